@@ -207,20 +207,21 @@ fn a_latency_that_changes_during_the_query_is_queried_again() {
     assert_eq!(queries.lock().unwrap().len(), 2);
 }
 
-/// A source that reports no latency. Without a measurement all frames would be late.
+/// A source that reports no latency. Without a measurement all frames would be late. It is measured for each stream of a pool.
 #[test]
 fn a_latency_that_upstream_does_not_report_is_measured() {
-    for late in [0, 500] {
+    let pools = Pools::new();
+    let producer = pools.launch(&format!(
+        "appsrc name=app is-live=true format=time min-latency=0 caps={CAPS} ! xmemsink name=sink pool=POOL"
+    ));
+    let app = producer
+        .by_name("app")
+        .downcast::<gst_app::AppSrc>()
+        .unwrap();
+    let receiver = pools.receiver("processing-deadline=0");
+    for late in [0, 500, 0] {
         let late = gst::ClockTime::from_mseconds(late);
-        let pools = Pools::new();
-        let producer = pools.launch(&format!(
-            "appsrc name=app is-live=true format=time min-latency=0 caps={CAPS} ! xmemsink name=sink pool=POOL"
-        ));
-        let app = producer
-            .by_name("app")
-            .downcast::<gst_app::AppSrc>()
-            .unwrap();
-        let receiver = pools.receiver("processing-deadline=0");
+        producer.settle(gst::State::Ready);
         producer.play();
         let push = || {
             let now = producer.0.current_running_time().unwrap_or_default();
@@ -240,11 +241,8 @@ fn a_latency_that_upstream_does_not_report_is_measured() {
             let reported = latency(&src);
             if late.is_zero() {
                 // It is a multiple of 20 ms.
-                assert!(
-                    reported < late + gst::ClockTime::from_mseconds(20),
-                    "{reported}"
-                );
-                producer.0.current_running_time() > Some(gst::ClockTime::from_seconds(3))
+                reported < gst::ClockTime::from_mseconds(20)
+                    && producer.0.current_running_time() > Some(gst::ClockTime::from_seconds(3))
             } else {
                 reported >= late
             }

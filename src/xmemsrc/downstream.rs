@@ -31,13 +31,15 @@ pub(super) fn follow(
     lease: &ReadLease,
 ) -> Result<(), gst::FlowError> {
     let version = lease.info().sticky_version;
-    started.follow_sequence(source, lease.info(), lease.meta());
+    let is_next = started.follow_sequence(source, lease.info(), lease.meta());
     // An event does not show the memory of the frames.
     let on_device =
         (!lease.meta().event).then(|| lease.is_on_device() && !source.settings.download);
     started.refresh(source.stream);
     if !started.has_sticky(version, on_device) {
-        update(source, lease.sticky(), on_device)?;
+        if update(source, lease.sticky(), on_device)? {
+            started.begin_stream(is_next);
+        }
         started.note_sticky(version);
         started.refresh(source.stream);
     }
@@ -104,13 +106,13 @@ fn warn_of(source: SourceContext<'_>, problem: Problem) {
 /// event, which does not show that.
 ///
 /// The order is that of GStreamer: start of the stream, caps, segment, others. The segment is replaced before the caps are
-/// negotiated, because GstBaseSrc sends its own segment at its next opportunity.
+/// negotiated, because GstBaseSrc sends its own segment at its next opportunity. Returns whether another stream begins.
 #[inline(never)]
 pub(super) fn update(
     source: SourceContext<'_>,
     new: &Sticky,
     on_device: Option<bool>,
-) -> Result<(), gst::FlowError> {
+) -> Result<bool, gst::FlowError> {
     let (mut old, memory_changed, shown) = source.stream.replace_sticky(new.clone(), on_device);
     // Until a frame shows its memory, the caps decide.
     let memory = shown.or(source.settings.download.then_some(false));
@@ -158,7 +160,7 @@ pub(super) fn update(
         push_segment(source);
     }
     push_sticky(source, new, &old);
-    Ok(())
+    Ok(begins)
 }
 
 /// Posts an error if the caps cannot be used.

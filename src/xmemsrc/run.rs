@@ -124,7 +124,7 @@ pub(super) struct Started {
     has_begun: bool,
     gate: KeyFrameGate,
     header: Header,
-    /// The beginning of this producer's stream was missed.
+    /// The beginning of the present stream was missed.
     has_joined_late: bool,
     to_running_time: ToRunningTime,
     stream: Snapshot,
@@ -178,14 +178,15 @@ impl Started {
         self.gate.close();
     }
 
-    /// Compares the sequence of an entry with the last one that was taken.
+    /// Compares the sequence of an entry with the last one that was taken. Returns whether it is the next one.
     pub(super) fn follow_sequence(
         &mut self,
         source: SourceContext<'_>,
         info: &FrameInfo,
         meta: &FrameMeta,
-    ) {
-        if self.next_sequence != Some(info.sequence) {
+    ) -> bool {
+        let is_next = self.next_sequence == Some(info.sequence);
+        if !is_next {
             self.note_jump(source, info);
         }
         // Frames are missing on the producer's side.
@@ -194,6 +195,16 @@ impl Started {
         }
         self.then_next = info.sequence.checked_add(1);
         self.published_at = info.published_at;
+        is_next
+    }
+
+    /// The entry whose sequence was compared last is of another stream than the one before it. `is_first`: no entry between them was
+    /// missed.
+    #[cold]
+    pub(super) fn begin_stream(&mut self, is_first: bool) {
+        self.header = Header::Due;
+        self.has_joined_late &= !is_first;
+        self.to_running_time.begin_stream();
     }
 
     /// The entry whose sequence was compared last was taken.
@@ -212,9 +223,9 @@ impl Started {
             self.has_joined_late = info.sequence > 0;
             return self.note_gap();
         };
+        self.has_joined_late = true;
         if self.header == Header::Begun {
             self.header = Header::Due;
-            self.has_joined_late = true;
         }
         // Statistics count what was missed beyond the limit.
         if source.settings.limits_rate() {

@@ -101,6 +101,8 @@ pub(super) struct ToRunningTime {
     latest: gst::ClockTime,
     /// The pipeline was paused after the last frame.
     was_paused: bool,
+    /// The next frame is the first one of another producer.
+    follows: bool,
     /// The pipeline plays again after a pause, or its running time was reset.
     has_resumed: bool,
     /// The least time from that of a frame of this producer to its publication.
@@ -133,6 +135,7 @@ impl ToRunningTime {
             resumed_at: gst::ClockTime::ZERO,
             latest: gst::ClockTime::ZERO,
             was_paused: false,
+            follows: false,
             has_resumed: false,
             delay: None,
             measured_at: None,
@@ -156,14 +159,20 @@ impl ToRunningTime {
     /// The next frames are from another producer.
     pub(super) fn begin_producer(&mut self, delivery: Delivery) {
         self.delivery = delivery;
+        self.follows |= self.shift.is_some();
         self.shift = None;
         self.shifted_by = 0;
+        self.mapping.set_shift(None);
+        self.was_paused = false;
+        self.begin_stream();
+    }
+
+    /// The next frames are from another stream of the present producer. Its delay and its intervals may be others.
+    pub(super) fn begin_stream(&mut self) {
         self.delay = None;
         self.measured_at = None;
         self.measured = None;
-        self.mapping.set_shift(None);
         self.spacing = Spacing::default();
-        self.was_paused = false;
     }
 
     /// Whether frames may be left out because of a pause. Clears the flag.
@@ -249,9 +258,12 @@ impl ToRunningTime {
         let (pts, dts) = if self.mode == XmemSrcTimestampMode::Arrival {
             // The time when it was published, not when it was taken: a sink that waits for a frame's time delays the next frame
             // by that.
-            let arrival = origin
-                .to_running_time(lease.info().published_at)
-                .max(self.resumed_at);
+            let published_at = lease.info().published_at;
+            let origin = self.origin_of_arrival(origin, published_at, playback);
+            let arrival = origin.to_running_time(published_at).max(self.resumed_at);
+            if arrival == self.resumed_at {
+                is_early = self.is_early(origin, [Some(published_at); 2], meta, playback);
+            }
             // Frames in decoding order keep the distance between their PTS and DTS.
             let raw = raw();
             let ahead = raw
@@ -265,7 +277,10 @@ impl ToRunningTime {
             let time = |time: i64| origin.to_running_time(time).max(self.resumed_at);
             let (pts, dts) = (meta.timestamp.map(time), meta.decode_timestamp.map(time));
             let begin = Some(self.resumed_at);
-            is_early = (pts == begin || dts == begin) && self.is_early(origin, meta, playback);
+            if pts == begin || dts == begin {
+                let times = [earliest(meta), meta.timestamp];
+                is_early = self.is_early(origin, times, meta, playback);
+            }
             (pts, dts)
         };
         let end = pts.map(|pts| pts.saturating_add(duration.unwrap_or_default()));
@@ -284,11 +299,21 @@ impl ToRunningTime {
     }
 
     /// Whether a frame with a time not after the start belongs to the time before the pipeline's start. `origin` is that of its
-    /// times. Of raw frames, the last one before the start is still needed then.
+    /// times: when it is needed first, and when it is shown. Of raw frames, the last one before the start is still needed then.
     #[cold]
-    fn is_early(&self, origin: Origin, meta: &FrameMeta, playback: &Playback) -> bool {
+    fn is_early(
+        &self,
+        origin: Origin,
+        [needed, shown]: [Option<i64>; 2],
+        meta: &FrameMeta,
+        playback: &Playback,
+    ) -> bool {
+        let is_live = match self.mode {
+            XmemSrcTimestampMode::Arrival => playback.timeline().live,
+            _ => self.is_live(),
+        };
         // A file begins with its first frame. After a pause, it goes on with the present one, as a camera does.
-        let is_at_the_beginning = !self.is_live() && self.resumed_at.is_zero();
+        let is_at_the_beginning = !is_live && self.resumed_at.is_zero();
         if is_at_the_beginning || self.delivery == Delivery::Lossless {
             return false;
         }
@@ -296,8 +321,8 @@ impl ToRunningTime {
         let is_before = |time: i64| !begin.before_start(time).is_zero();
         match playback.units() {
             Units::Bytes => false,
-            Units::Coded => earliest(meta).is_some_and(is_before),
-            Units::Pictures => meta.timestamp.is_some_and(|time| {
+            Units::Coded => needed.is_some_and(is_before),
+            Units::Pictures => shown.is_some_and(|time| {
                 // If nearly nothing is left of it, the next frame begins at about the start.
                 let lasts = meta.duration.and_then(timing::known).unwrap_or_default();
                 let lasts = lasts.saturating_sub(gst::ClockTime::MSECOND);
@@ -382,6 +407,46 @@ impl ToRunningTime {
         origin.later(self.shifted_by.saturating_neg())
     }
 
+    /// The origin of times of publication. They are shifted only so that the frames of `start-from=oldest`, and those for which a
+    /// lossless producer waited during a pause, keep their spacing.
+    fn origin_of_arrival(
+        &mut self,
+        origin: Origin,
+        published_at: i64,
+        playback: &Playback,
+    ) -> Origin {
+        if self.shift.is_none() || self.was_paused {
+            let was_paused = take(&mut self.was_paused);
+            let keeps_spacing =
+                self.from_oldest || (self.delivery == Delivery::Lossless && was_paused);
+            let before = self.before_start(origin, published_at, !playback.timeline().live);
+            let shift = Shift::of(None);
+            shift.raise_to(self.shift(), gst::ClockTime::ZERO);
+            if keeps_spacing {
+                shift.raise_to(before, gst::ClockTime::ZERO);
+            }
+            self.set_shift(shift);
+        }
+        origin.later(self.shifted_by.saturating_neg())
+    }
+
+    /// By how much the first frame, or the first one after a pause, is earlier than all times from now on. If the stream
+    /// `is_held_up`, it begins when that of the producer before it has ended, because muxers take no times that go back.
+    fn before_start(&mut self, origin: Origin, time: i64, is_held_up: bool) -> gst::ClockTime {
+        if take(&mut self.follows) && is_held_up {
+            self.resumed_at = self.resumed_at.max(self.latest);
+        }
+        let begin = origin.later(self.resumed_at.nseconds().cast_signed());
+        begin.before_start(time)
+    }
+
+    fn set_shift(&mut self, shift: Arc<Shift>) {
+        self.mapping.set_shift(Some(&shift));
+        self.shifted_by = shift.get();
+        self.shift = Some(shift);
+        self.has_news = true;
+    }
+
     /// The shift has changed. Another stream with this shift may have lowered it, because it missed frames. Then this one leaves out as
     /// much, unless so much is `missing` in it too.
     #[cold]
@@ -426,9 +491,6 @@ impl ToRunningTime {
         let timeline = playback.timeline();
         let by = self.shift.as_ref().map_or(0, |shift| shift.get());
         let was_paused = take(&mut self.was_paused);
-        let before = origin
-            .later(self.resumed_at.nseconds().cast_signed())
-            .before_start(earliest);
         // A live frame may arrive later than its time by the latency. That does not mean that the stream was held up. The latency
         // is that of the presentation.
         let meta = lease.meta();
@@ -449,7 +511,8 @@ impl ToRunningTime {
         // A live stream that shares its shift cannot catch up.
         let catches_up = playback.knows_gaps(meta) && margin.is_zero();
         let keeps_spacing = !timeline.live || (is_lossless && catches_up);
-        let goes_on = was_paused && is_lossless && keeps_spacing;
+        let goes_on = keeps_spacing && (self.follows || (was_paused && is_lossless));
+        let before = self.before_start(origin, earliest, keeps_spacing);
         let was_held_up = keeps_spacing && (!timeline.live || late > promised);
         let shift = if self.from_oldest || goes_on || was_held_up {
             let key = timeline.base_time.zip(base_time);
@@ -483,10 +546,7 @@ impl ToRunningTime {
             "The first frame was published {late} after its time, and is {before} before the start: delayed by {} ns",
             shift.get()
         );
-        self.mapping.set_shift(Some(&shift));
-        self.shifted_by = shift.get();
-        self.shift = Some(shift);
-        self.has_news = true;
+        self.set_shift(shift);
     }
 
     /// The shift of the pipeline's live streams. `need`: how much this stream needs, if it is the first.

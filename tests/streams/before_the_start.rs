@@ -277,7 +277,8 @@ fn times_rise_over_a_pause() {
     // The last one is played at its times, as a file is.
     for (producer, properties) in [
         (delayed.clone(), ""),
-        (delayed, "start-from=newest"),
+        (delayed.clone(), "start-from=newest"),
+        (delayed, "timestamp-mode=arrival"),
         (format!("videotestsrc ! {CAPS}"), ""),
     ] {
         over_pauses(&pools, &producer, properties);
@@ -288,14 +289,18 @@ fn times_rise_over_a_pause() {
 #[test]
 fn an_encoded_stream_goes_on_with_a_key_frame_after_a_pause() {
     let pools = Pools::new();
-    for (is_live, interval) in [(true, 1_000_000), (false, 10)] {
+    for (is_live, interval, properties) in [
+        (true, 1_000_000, ""),
+        (true, 1_000_000, "timestamp-mode=arrival"),
+        (false, 10, ""),
+    ] {
         let frames = over_pauses(
             &pools,
             &format!(
                 "videotestsrc is-live={is_live} ! video/x-raw,format=I420,width=64,height=64,framerate=50/1 \
                  ! x264enc tune=zerolatency key-int-max={interval}"
             ),
-            "",
+            properties,
         );
         let jumps = frames.windows(2).filter(|pair| pair[1].0 != pair[0].0 + 1);
         let jumps: Vec<_> = jumps.map(|pair| pair[1]).collect();
@@ -308,6 +313,29 @@ fn an_encoded_stream_goes_on_with_a_key_frame_after_a_pause() {
                 "{is_live} {number}"
             );
         }
+    }
+}
+
+/// A recorder takes a film faster than it is played, so the next one begins before the end of the first.
+#[test]
+fn times_go_on_with_the_next_film() {
+    let pools = Pools::new();
+    let consumer = pools.launch("xmemsrc name=src pool=POOL on-eos=wait ! fakesink sync=false");
+    let pad = consumer.by_name("src").static_pad("src").unwrap();
+    let times = note(&pad, gst::PadProbeType::BUFFER, |info| info.buffer()?.pts());
+    consumer.play();
+    for film in 1..=3 {
+        let producer = pools.launch(&format!(
+            "videotestsrc num-buffers=100 ! {CAPS} ! xmemsink name=sink pool=POOL {LOSSLESS} sync=false"
+        ));
+        producer.play();
+        producer.wait_eos();
+        until("the film", || times.lock().unwrap().len() == 100 * film);
+    }
+    let times = times.lock().unwrap();
+    let pairs = times.windows(2).map(|pair| (pair[0], pair[1]));
+    for (number, (one, next)) in pairs.enumerate() {
+        assert!(one + FRAME <= next, "{number}: {one} {next}");
     }
 }
 

@@ -144,6 +144,36 @@ fn the_next_producers_header_is_delivered() {
     begins_anew(&receiver, &[4, 5]);
 }
 
+/// The pool goes on with another stream, and the consumer was too slow for its first frames.
+#[test]
+fn a_header_that_was_missed_with_the_start_of_a_stream_is_delivered() {
+    let pools = Pools::new();
+    let sender = running(&pools, CONTAINER, "");
+    let receiver = pools.receiver("newest-only=true").connected();
+    push(&sender, &[11], KEY);
+    let header: [(&[u8], _); 2] = [(&[1, 2], HEADER), (&[3], HEADER)];
+    expect(&receiver, &header);
+    expect(&receiver, &[(&[11], KEY)]);
+    // The appsink holds one, and the source waits with another.
+    for number in 12..=13 {
+        push(&sender, &[number], KEY);
+        until("it is taken", || {
+            receiver.stat("received") == u64::from(number) - 10
+        });
+    }
+    sender.pipeline.settle(gst::State::Ready);
+    let caps = "video/webm, streamheader=(buffer)<0405>";
+    sender.app.set_caps(Some(&caps.parse().unwrap()));
+    sender.pipeline.play();
+    push(&sender, &[4, 5], HEADER);
+    push(&sender, &[20], KEY);
+    push(&sender, &[21], KEY);
+    sender.until_published(9);
+    expect(&receiver, &[(&[12], KEY), (&[13], KEY)]);
+    begins_anew(&receiver, &[4, 5]);
+    expect(&receiver, &[(&[21], KEY)]);
+}
+
 /// Asserts that the next buffer is a header and is marked as a discontinuity.
 #[track_caller]
 fn begins_anew(receiver: &Receiver, right: &[u8]) {

@@ -293,6 +293,23 @@ fn arrival_mode_uses_the_time_of_publication() {
     }
 }
 
+#[test]
+fn arrival_mode_keeps_the_spacing_from_the_oldest_frame_on() {
+    let pools = Pools::new();
+    let sender = pools.sender(&CAPS.parse().unwrap(), "history=4");
+    for number in 1..=4 {
+        sender.push(buffer(0, None, None));
+        sender.until_published(number);
+    }
+    let receiver = pools.receiver("timestamp-mode=arrival start-from=oldest");
+    let received = [(); 4].map(|()| times(&receiver.next().unwrap()).0.unwrap());
+    assert_eq!(received[0], gst::ClockTime::ZERO);
+    assert!(
+        received.is_sorted_by(|one, next| one < next),
+        "{received:?}"
+    );
+}
+
 /// The times of these buffers after the pool, from the first one.
 fn through_the_pool(
     properties: &str,
