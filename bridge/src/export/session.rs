@@ -296,6 +296,7 @@ impl Session {
             return;
         }
         if !self.has_sticky(&entry.sticky) {
+            self.give_up();
             return;
         }
         self.state.set(&self.title, "sends");
@@ -320,10 +321,7 @@ impl Session {
         };
         let is_sent = self.item(begin, [payload, attachments.into()]);
         match kind {
-            _ if !is_sent => {
-                self.figures.given_up += 1;
-                self.gate.close();
-            }
+            _ if !is_sent => self.give_up(),
             Kind::Frame => {
                 self.figures.frames += 1;
                 self.figures.bytes += bytes;
@@ -331,6 +329,12 @@ impl Session {
             }
             _ => {}
         }
+    }
+
+    /// An entry was not sent. Frames of an encoded stream that depend on it are not sent either.
+    fn give_up(&mut self) {
+        self.figures.given_up += 1;
+        self.gate.close();
     }
 
     /// Whether the importer can use an entry. It cannot use a frame of an encoded stream that depends on a missing frame. Updates
