@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::Error;
 use crate::command::plugin;
-use crate::launch::not_started;
+use crate::launch::{TOOL, not_started};
 use crate::supervisor::supervise;
 use crate::tool::or_end;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
@@ -24,12 +24,21 @@ const SUPERVISOR: &str = "xmem-supervisor";
 /// A command for a tool that gets SIGINT when this process ends, even by SIGKILL. Otherwise it would keep a camera and a pool. The
 /// kernel sends the signal when the thread that started the tool ends, so start it from a thread that lives as long as the tool.
 pub(crate) fn dependent(tool: &str) -> Command {
-    this_program(NAME, tool)
+    start(NAME, tool)
 }
 
 /// As [`dependent`], for a tool that completes a file at SIGINT: see [`supervise`].
 pub(crate) fn supervised(tool: &str) -> Command {
-    this_program(SUPERVISOR, tool)
+    start(SUPERVISOR, tool)
+}
+
+fn start(name: &str, tool: &str) -> Command {
+    let mut command = this_program(name, tool);
+    if tool == TOOL {
+        // Otherwise it would catch a crash and wait for a debugger, and nobody would learn that it plays no more.
+        command.arg("--no-fault");
+    }
+    command
 }
 
 fn this_program(name: &str, tool: impl AsRef<OsStr>) -> Command {

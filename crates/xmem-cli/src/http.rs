@@ -25,6 +25,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::Error;
 use crate::format::to_stderr;
+use crate::tool::end_as_first_process;
 
 /// The limit of connections. Further connections are closed immediately.
 const CONNECTIONS: usize = 64;
@@ -67,6 +68,7 @@ pub(crate) fn serve(
         Some(refused) => refused,
         None => answer(request.uri()),
     };
+    end_as_first_process()?;
     let runtime = runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(CONNECTIONS)

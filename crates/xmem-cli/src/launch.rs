@@ -161,6 +161,10 @@ pub(crate) fn not_started(error: io::Error) -> Error {
     let advice = match error.kind() {
         io::ErrorKind::NotFound if !Path::new("/proc/self").exists() => ". Mount /proc",
         io::ErrorKind::NotFound => ". Install GStreamer's tools (package gstreamer1.0-tools)",
+        io::ErrorKind::WouldBlock => ". Raise the limit of processes and threads (ulimit -u)",
+        _ if error.raw_os_error() == Some(libc::EMFILE) => {
+            ". Raise the limit of descriptors (ulimit -n)"
+        }
         _ => "",
     };
     format!("cannot run {TOOL}: {error}{advice}").into()
@@ -235,6 +239,9 @@ fn advice(reason: &str) -> String {
         None if reason.contains("No URI handler implemented") => package("plugins-good"),
         None if reason.contains("is busy") => {
             ". Another program has it open: end that one, or let it read a pool, too".to_owned()
+        }
+        None if reason.contains("No space left") => {
+            ". Free space there, or write to another disk".to_owned()
         }
         None => String::new(),
     }

@@ -5,11 +5,14 @@
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::Sender;
 use std::thread;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, getpid, kill_process};
 use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag::register_conditional_shutdown;
 use signal_hook::iterator::Signals;
 
 use crate::Error;
@@ -27,6 +30,18 @@ pub(crate) enum Event {
 /// Sends an event for SIGINT and SIGTERM instead of ending the process.
 pub(crate) fn stop_on_signals(events: Sender<Event>) -> Result<(), Error> {
     on_signals(&[SIGINT, SIGTERM], move || events.send(Event::Stop).is_ok())
+}
+
+/// Lets SIGINT and SIGTERM end this process also as the first one of a container, for which the kernel ignores a signal without a
+/// handler. For others the shell must see that a signal ended them.
+pub(crate) fn end_as_first_process() -> io::Result<()> {
+    if getpid().is_init() {
+        for signal in [SIGINT, SIGTERM] {
+            let always = Arc::new(AtomicBool::new(true));
+            register_conditional_shutdown(signal, 128 + signal, always)?;
+        }
+    }
+    Ok(())
 }
 
 /// Calls `act` for each of these signals, which then do not end the process, until it returns `false`.

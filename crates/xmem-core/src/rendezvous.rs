@@ -124,6 +124,9 @@ fn check_dir(path: &Path) -> Result<bool, NameError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         Err(error) => return Err(refused(path, error.to_string())),
     };
+    if meta.is_symlink() {
+        return Err(refused(path, "it is a symbolic link, and not its target"));
+    }
     if !meta.is_dir() {
         return Err(refused(path, "it is not a directory"));
     }

@@ -16,6 +16,7 @@ use crate::Error;
 use crate::cli::Format;
 use crate::format::{Table, json, milliseconds, process, terminal_width, to_stderr};
 use crate::pools::stats_json;
+use crate::tool::end_as_first_process;
 
 /// The longest interval between attempts to find a missing producer.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -29,6 +30,7 @@ pub(crate) fn run(
     format: Format,
     out: &mut impl Write,
 ) -> Result<(), Error> {
+    end_as_first_process()?;
     let on_terminal = std::io::stdout().is_terminal();
     let mut rates = Rates::new(interval);
     let mut shown = 0;
