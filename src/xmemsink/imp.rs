@@ -175,6 +175,7 @@ impl ElementImpl for XmemSink {
             // The pool exists from READY on. Running times restart here.
             self.times.reset();
             self.events.discard_deferred();
+            self.stream.forget();
         }
         if transition != gst::StateChange::PausedToPlaying {
             let result = self.parent_change_state(transition);

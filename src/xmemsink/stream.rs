@@ -114,6 +114,19 @@ impl SinkStream {
         drop(before);
     }
 
+    /// The pads have lost their sticky events, and another stream begins. The pool keeps the state of the previous one, which its old
+    /// frames have, until it gets the next. What was reported stays reported.
+    pub(super) fn forget(&self) {
+        let mut state = lock(&self.state);
+        let before = std::mem::take(&mut *state);
+        state.reported_wait = before.reported_wait;
+        state.reported_shortage = before.reported_shortage;
+        state.reported = before.reported;
+        // Without the lock, because it may release what the caps refer to.
+        drop(state);
+        drop(before);
+    }
+
     /// Sets the caps of the next frames, which differ from those before. `Err`: why a consumer could not read them.
     pub(super) fn set_caps(&self, caps: &gst::Caps) -> Result<(), String> {
         let caps = sticky::shareable(caps.clone());
