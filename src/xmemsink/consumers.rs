@@ -19,7 +19,7 @@ use gst::{glib, prelude::*};
 use gst_base::prelude::*;
 use xmem_core::{ConsumerStats, Departure, PoolEvent, key_frame::KeyFrame};
 
-use super::{base::CAT, settings::PROP_NUM_CLIENTS};
+use super::{base::CAT, settings::PROP_NUM_CLIENTS, when::ToMonotonic};
 use crate::{
     lock,
     stream::{caps, event, stats, timing},
@@ -59,6 +59,7 @@ pub(super) fn signals() -> &'static [glib::subclass::Signal] {
 pub(super) fn handler(
     sink: &gst_base::BaseSink,
     requests: Arc<Requests>,
+    times: Arc<ToMonotonic>,
     is_started: Arc<OnceLock<()>>,
 ) -> impl Fn(PoolEvent) + Send + Sync + 'static {
     let sink = sink.downgrade();
@@ -79,7 +80,7 @@ pub(super) fn handler(
             }
             PoolEvent::Request { name, data, .. } => {
                 match KeyFrame::decode(&name, &data) {
-                    Some(request) => requests.add(&sink, request),
+                    Some(request) => requests.add(&sink, &times, request),
                     None => gst::debug!(CAT, obj = sink, "Unknown request {name:?}"),
                 }
                 return;
@@ -178,7 +179,12 @@ impl Requests {
     }
 
     /// Adds a request of a consumer. Returns at once.
-    pub(super) fn add(self: &Arc<Self>, sink: &gst_base::BaseSink, request: KeyFrame) {
+    pub(super) fn add(
+        self: &Arc<Self>,
+        sink: &gst_base::BaseSink,
+        times: &Arc<ToMonotonic>,
+        request: KeyFrame,
+    ) {
         {
             let mut state = lock(&self.state);
             if !state.is_running {
@@ -189,8 +195,8 @@ impl Requests {
                 return;
             }
         }
-        let requests = self.clone();
-        sink.call_async(move |sink| requests.serve(sink));
+        let (requests, times) = (self.clone(), times.clone());
+        sink.call_async(move |sink| requests.serve(sink, &times));
     }
 
     fn note(&self, state: &mut State, request: KeyFrame) {
@@ -219,7 +225,7 @@ impl Requests {
     }
 
     /// Sends the requests upstream until none is left.
-    fn serve(&self, sink: &gst_base::BaseSink) {
+    fn serve(&self, sink: &gst_base::BaseSink, times: &ToMonotonic) {
         let mut state = lock(&self.state);
         loop {
             if !state.is_running || state.is_empty() {
@@ -245,7 +251,8 @@ impl Requests {
             let count = state.count;
             drop(state);
             if is_heeded(sink) {
-                let event = event::key_frame_request(request, sink.upcast_ref(), count);
+                let running_time = request.at.and_then(|at| times.running_time(sink, at));
+                let event = event::key_frame_request(request, running_time, count);
                 let answered = sink.sink_pad().push_event(event);
                 gst::debug!(CAT, obj = sink, "{request:?} upstream, answer {answered}");
             }

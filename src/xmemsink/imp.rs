@@ -74,7 +74,7 @@ pub struct XmemSink {
     settings: Mutex<Settings>,
     started: Mutex<Option<Arc<Started>>>,
     stream: SinkStream,
-    times: ToMonotonic,
+    times: Arc<ToMonotonic>,
     events: Events,
     requests: Arc<Requests>,
     /// The statistics of the last run, after it has ended.
@@ -235,6 +235,7 @@ impl BaseSinkImpl for XmemSink {
             .on_event(consumers::handler(
                 self.obj().upcast_ref(),
                 self.requests.clone(),
+                self.times.clone(),
                 is_started.clone(),
             ))
             .build()
