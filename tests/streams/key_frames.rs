@@ -294,6 +294,31 @@ fn requests_reach_the_encoder() {
     );
 }
 
+/// splitmuxsink requests the key frame of the next part when a part begins.
+#[test]
+fn a_request_far_ahead_reaches_the_encoder_later() {
+    let pools = Pools::new();
+    let fed = Fed::new(&pools, "");
+    let wishes = requests(&fed.sender.sink(), |wish| wish.running_time.is_some());
+    let receiver = pools.receiver("").connected();
+    fed.push(1, KEY);
+    assert!(receiver.next().is_some());
+    let pad = receiver.app.static_pad("sink").unwrap();
+    let now = receiver.src().current_running_time().unwrap();
+    // The encoder gets it a minute ahead. The last one shows that a request does not replace another.
+    for seconds in [63, 3_600] {
+        let at = now + gst::ClockTime::from_seconds(seconds);
+        let request = UpstreamForceKeyUnitEvent::builder().running_time(at);
+        assert!(pad.push_event(request.all_headers(true).build()));
+    }
+    let request = UpstreamForceKeyUnitEvent::builder().all_headers(true);
+    assert!(pad.push_event(request.build()));
+    until("both requests", || wishes.lock().unwrap().len() == 2);
+    assert_eq!(wishes.lock().unwrap()[..], [false, true]);
+    // The stop does not wait for the third one.
+    fed.sender.pipeline.stop();
+}
+
 /// No properties of the producer's elements.
 const PLAIN: [&str; 2] = ["", ""];
 
