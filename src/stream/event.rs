@@ -3,11 +3,10 @@
 //! Events between two frames, as attachments of an entry of the pool: xmemsink packs them, xmemsrc unpacks them. Their times are in the
 //! entry's metadata, as for a frame. Also a consumer's request for a key frame, as an event.
 
-use gst::prelude::*;
 use gst_video::{DownstreamForceKeyUnitEvent, UpstreamForceKeyUnitEvent};
 use xmem_core::{Attachments, FrameMeta, key_frame::KeyFrame};
 
-use super::{text, timing};
+use super::text;
 
 /// The type of the event.
 const KIND: &str = "event";
@@ -123,17 +122,12 @@ pub(crate) fn requested_key_frame(event: &UpstreamForceKeyUnitEvent, at: Option<
     }
 }
 
-/// The event that asks for it upstream of an element.
+/// The event that requests it upstream, for a frame with this running time. `None`: as soon as possible.
 pub(crate) fn key_frame_request(
     key_frame: KeyFrame,
-    element: &gst::Element,
+    running_time: Option<gst::ClockTime>,
     count: u32,
 ) -> gst::Event {
-    let now = xmem_core::monotonic_ns();
-    let running_time = key_frame.at.and_then(|at| {
-        let running = element.current_running_time()?;
-        Some(running.saturating_add(timing::elapsed(now, at)))
-    });
     UpstreamForceKeyUnitEvent::builder()
         .running_time(running_time)
         .all_headers(key_frame.all_headers)

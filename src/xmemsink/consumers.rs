@@ -19,7 +19,7 @@ use gst::{glib, prelude::*};
 use gst_base::prelude::*;
 use xmem_core::{ConsumerStats, Departure, PoolEvent, key_frame::KeyFrame};
 
-use super::{base::CAT, settings::PROP_NUM_CLIENTS};
+use super::{base::CAT, settings::PROP_NUM_CLIENTS, when::ToMonotonic};
 use crate::{
     lock,
     stream::{caps, event, stats, timing},
@@ -59,6 +59,7 @@ pub(super) fn signals() -> &'static [glib::subclass::Signal] {
 pub(super) fn handler(
     sink: &gst_base::BaseSink,
     requests: Arc<Requests>,
+    times: Arc<ToMonotonic>,
     is_started: Arc<OnceLock<()>>,
 ) -> impl Fn(PoolEvent) + Send + Sync + 'static {
     let sink = sink.downgrade();
@@ -79,7 +80,7 @@ pub(super) fn handler(
             }
             PoolEvent::Request { name, data, .. } => {
                 match KeyFrame::decode(&name, &data) {
-                    Some(request) => requests.add(&sink, request),
+                    Some(request) => requests.add(&sink, &times, request),
                     None => gst::debug!(CAT, obj = sink, "Unknown request {name:?}"),
                 }
                 return;
@@ -107,15 +108,16 @@ fn word(reason: Departure) -> &'static str {
 
 /// The minimum time between two requests to upstream.
 const INTERVAL: Duration = Duration::from_millis(200);
-/// At most this many requests with a time are kept.
+/// At most this many requests with a time are kept: the nearest ones.
 const MAX_TIMED: usize = 16;
-/// Requests further ahead are dropped, because an encoder keeps them until their time.
+/// Requests further ahead wait here, because an encoder keeps those that it gets until their time.
 const HORIZON: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     state: Mutex<State>,
-    stopped: Condvar,
+    /// A request was added, or the sink is stopped.
+    changed: Condvar,
     /// Counts the requests for a key frame as soon as possible. Written under the lock. If it changed, there was another request.
     num_requested: AtomicU32,
 }
@@ -124,6 +126,7 @@ pub(super) struct Requests {
 struct State {
     /// A request for a key frame as soon as possible: whether it wants all headers.
     now: Option<bool>,
+    /// The nearest first. All have a time.
     later: Vec<KeyFrame>,
     /// A thread is sending them.
     is_serving: bool,
@@ -138,12 +141,27 @@ impl State {
             self.now = Some(request.all_headers || self.now.unwrap_or_default());
             return;
         };
-        let until = Duration::from(timing::elapsed(xmem_core::monotonic_ns(), at));
-        if until <= HORIZON && self.later.len() < MAX_TIMED && !self.later.contains(&request) {
-            self.later.push(request);
+        if self.later.contains(&request) {
+            return;
         }
+        let place = self.later.partition_point(|other| other.at <= Some(at));
+        self.later.insert(place, request);
+        self.later.truncate(MAX_TIMED);
     }
 
+    /// The time until the next request is due.
+    fn pause(&self) -> Duration {
+        let since = |last: Instant| INTERVAL.saturating_sub(last.elapsed());
+        let until = |at| Duration::from(timing::elapsed(xmem_core::monotonic_ns(), at));
+        let first = self.later.first().filter(|_| self.now.is_none());
+        let ahead = first
+            .and_then(|first| first.at)
+            .map_or(Duration::ZERO, until);
+        let least = self.last.map_or(Duration::ZERO, since);
+        least.max(ahead.saturating_sub(HORIZON))
+    }
+
+    /// The request that is due next.
     fn take(&mut self) -> Option<KeyFrame> {
         if let Some(all_headers) = self.now.take() {
             return Some(KeyFrame {
@@ -174,23 +192,33 @@ impl Requests {
     /// The sink is stopped. From now on nothing is sent.
     pub(super) fn stop(&self) {
         lock(&self.state).is_running = false;
-        self.stopped.notify_all();
+        self.changed.notify_all();
     }
 
     /// Adds a request of a consumer. Returns at once.
-    pub(super) fn add(self: &Arc<Self>, sink: &gst_base::BaseSink, request: KeyFrame) {
+    pub(super) fn add(
+        self: &Arc<Self>,
+        sink: &gst_base::BaseSink,
+        times: &Arc<ToMonotonic>,
+        request: KeyFrame,
+    ) {
         {
             let mut state = lock(&self.state);
             if !state.is_running {
                 return;
             }
             self.note(&mut state, request);
-            if state.is_empty() || std::mem::replace(&mut state.is_serving, true) {
+            if state.is_empty() {
+                return;
+            }
+            if std::mem::replace(&mut state.is_serving, true) {
+                // It may be due before the one that the thread waits for.
+                self.changed.notify_all();
                 return;
             }
         }
-        let requests = self.clone();
-        sink.call_async(move |sink| requests.serve(sink));
+        let (requests, times) = (self.clone(), times.clone());
+        sink.call_async(move |sink| requests.serve(sink, &times));
     }
 
     fn note(&self, state: &mut State, request: KeyFrame) {
@@ -219,19 +247,17 @@ impl Requests {
     }
 
     /// Sends the requests upstream until none is left.
-    fn serve(&self, sink: &gst_base::BaseSink) {
+    fn serve(&self, sink: &gst_base::BaseSink, times: &ToMonotonic) {
         let mut state = lock(&self.state);
         loop {
             if !state.is_running || state.is_empty() {
                 state.is_serving = false;
                 return;
             }
-            let pause = state.last.map_or(Duration::ZERO, |last| {
-                INTERVAL.saturating_sub(last.elapsed())
-            });
+            let pause = state.pause();
             if !pause.is_zero() {
                 state = self
-                    .stopped
+                    .changed
                     .wait_timeout(state, pause)
                     .unwrap_or_else(PoisonError::into_inner)
                     .0;
@@ -245,7 +271,8 @@ impl Requests {
             let count = state.count;
             drop(state);
             if is_heeded(sink) {
-                let event = event::key_frame_request(request, sink.upcast_ref(), count);
+                let running_time = request.at.and_then(|at| times.running_time(sink, at));
+                let event = event::key_frame_request(request, running_time, count);
                 let answered = sink.sink_pad().push_event(event);
                 gst::debug!(CAT, obj = sink, "{request:?} upstream, answer {answered}");
             }
@@ -316,6 +343,48 @@ pub(super) fn warn(sink: &gst_base::BaseSink, event: &PoolEvent) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A request for a time this many minutes ahead.
+    fn ahead(minutes: i64) -> KeyFrame {
+        KeyFrame {
+            all_headers: true,
+            at: Some(xmem_core::monotonic_ns() + minutes * 60_000_000_000),
+        }
+    }
+
+    #[test]
+    fn a_request_far_ahead_waits_and_others_do_not_wait_for_it() {
+        let mut state = State::default();
+        let (far, near) = (ahead(600), ahead(0));
+        state.add(far);
+        state.add(far);
+        assert!(state.pause() > Duration::from_secs(3_600));
+        state.add(near);
+        assert_eq!((state.pause(), state.take()), (Duration::ZERO, Some(near)));
+        state.add(KeyFrame::NOW);
+        assert_eq!(
+            (state.pause(), state.take()),
+            (Duration::ZERO, Some(KeyFrame::NOW))
+        );
+        assert_eq!((state.take(), state.take()), (Some(far), None));
+    }
+
+    #[test]
+    fn the_nearest_requests_are_kept() {
+        let mut state = State::default();
+        let never = KeyFrame {
+            at: Some(i64::MAX),
+            ..KeyFrame::NOW
+        };
+        state.add(never);
+        let requests: Vec<_> = (1..=20).map(|number| ahead(number * 10)).collect();
+        requests
+            .iter()
+            .rev()
+            .for_each(|request| state.add(*request));
+        state.add(never);
+        assert_eq!(state.later, requests[..MAX_TIMED]);
+    }
 
     #[test]
     fn a_key_frame_answers_earlier_requests() {

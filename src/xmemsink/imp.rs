@@ -56,7 +56,7 @@ use super::{
     frame,
     run::{Failures, Offer, Outcome, Started},
     settings::{PROP_NUM_CLIENTS, PROP_POOL, PROPERTIES, Settings},
-    stream::{Gaps, SinkStream, UNSHARED},
+    stream::{Gaps, Late, SinkStream, UNSHARED},
     when::{self, Interrupts, Reason, SinkContext, ToMonotonic},
 };
 use crate::{
@@ -74,7 +74,7 @@ pub struct XmemSink {
     settings: Mutex<Settings>,
     started: Mutex<Option<Arc<Started>>>,
     stream: SinkStream,
-    times: ToMonotonic,
+    times: Arc<ToMonotonic>,
     events: Events,
     requests: Arc<Requests>,
     /// The statistics of the last run, after it has ended.
@@ -83,6 +83,7 @@ pub struct XmemSink {
     losses: Losses,
     offer: Offer,
     gaps: Gaps,
+    late: Late,
     failures: Failures,
     interrupts: Interrupts,
 }
@@ -174,9 +175,12 @@ impl ElementImpl for XmemSink {
             // The pool exists from READY on. Running times restart here.
             self.times.reset();
             self.events.discard_deferred();
+            self.stream.forget();
         }
         if transition != gst::StateChange::PausedToPlaying {
-            return self.parent_change_state(transition);
+            let result = self.parent_change_state(transition);
+            self.update_late();
+            return result;
         }
         self.times.begin();
         self.interrupts.set(Reason::Resuming, true);
@@ -220,6 +224,7 @@ impl BaseSinkImpl for XmemSink {
         self.interrupts.set(Reason::Unlocked, false);
         self.losses.reset();
         self.gaps.reset();
+        self.late.reset(self.obj().upcast_ref());
         self.stream.reset();
         self.events.reset();
         let is_started = Arc::new(OnceLock::new());
@@ -230,6 +235,7 @@ impl BaseSinkImpl for XmemSink {
             .on_event(consumers::handler(
                 self.obj().upcast_ref(),
                 self.requests.clone(),
+                self.times.clone(),
                 is_started.clone(),
             ))
             .build()
@@ -288,6 +294,8 @@ impl BaseSinkImpl for XmemSink {
 
     fn unlock_stop(&self) -> Result<(), gst::ErrorMessage> {
         self.interrupts.set(Reason::Unlocked, false);
+        // Before a pause or a flush restarts the count. GstBaseSink holds the preroll lock, so no frame is dropped until then.
+        self.update_late();
         Ok(())
     }
 
@@ -367,6 +375,12 @@ impl BaseSinkImpl for XmemSink {
             gst::EventType::Toc | gst::EventType::Protection => {
                 self.note_dropped(&event, "events of this kind stay in this process");
                 self.parent_event(event)
+            }
+            gst::EventType::Segment | gst::EventType::FlushStart => {
+                self.update_late();
+                let result = self.parent_event(event);
+                self.update_late();
+                result
             }
             _ => self.parent_event(event),
         }
@@ -455,15 +469,18 @@ impl XmemSink {
             Some(started) => (started.producer.stats(), started.slots.tally().copies()),
             None => lock(&self.last_stats).clone(),
         };
-        // Frames later than max-lateness do not reach `render`.
-        let late = BaseSinkExt::stats(&*self.obj()).get("dropped");
-        let mut stats = stats::of_sink(&stats, copies, late.unwrap_or_default(), &self.losses);
+        let mut stats = stats::of_sink(&stats, copies, self.update_late(), &self.losses);
         stats.set("skipped", self.gaps.skipped());
         stats.set("clipped", self.gaps.clipped());
         let (shared, dropped) = self.events.counts();
         stats.set("events", shared);
         stats.set("events-dropped", dropped);
         stats
+    }
+
+    /// Counts the frames later than max-lateness, which do not reach `render`.
+    fn update_late(&self) -> u64 {
+        self.late.update(self.obj().upcast_ref())
     }
 
     fn context<'a>(

@@ -10,6 +10,7 @@ use std::sync::{
     },
 };
 
+use gst_base::prelude::*;
 use xmem_core::{Attachments, Delivery, FrameLayout, FrameMeta, Producer, Sticky};
 
 use super::base::CAT;
@@ -110,6 +111,19 @@ impl SinkStream {
         self.eos.store(false, Ordering::Relaxed);
         self.sticky_is_undelivered.store(false, Ordering::Relaxed);
         let before = std::mem::take(&mut *lock(&self.state));
+        drop(before);
+    }
+
+    /// The pads have lost their sticky events, and another stream begins. The pool keeps the state of the previous one, which its old
+    /// frames have, until it gets the next. What was reported stays reported.
+    pub(super) fn forget(&self) {
+        let mut state = lock(&self.state);
+        let before = std::mem::take(&mut *state);
+        state.reported_wait = before.reported_wait;
+        state.reported_shortage = before.reported_shortage;
+        state.reported = before.reported;
+        // Without the lock, because it may release what the caps refer to.
+        drop(state);
         drop(before);
     }
 
@@ -436,9 +450,66 @@ impl Gaps {
     }
 }
 
+/// How many frames were later than max-lateness. GstBaseSink counts them, but from 0 again after a pause, a flush and a segment.
+#[derive(Debug, Default)]
+pub(super) struct Late {
+    state: Mutex<LateState>,
+}
+
+#[derive(Debug, Default)]
+struct LateState {
+    total: u64,
+    /// The count of GstBaseSink that is part of `total`.
+    included: u64,
+}
+
+impl Late {
+    /// Adds what GstBaseSink has counted, and returns the sum. Called before GstBaseSink counts from 0 again, and directly after
+    /// that, because its count could otherwise reach the previous one without being noticed.
+    pub(super) fn update(&self, sink: &gst_base::BaseSink) -> u64 {
+        // Read under the lock, since an older count would look like a restart. GstBaseSink only takes the object lock for it.
+        let mut state = lock(&self.state);
+        let present = counted(sink);
+        state.add(present);
+        state.total
+    }
+
+    /// Starts a new run.
+    pub(super) fn reset(&self, sink: &gst_base::BaseSink) {
+        let mut state = lock(&self.state);
+        *state = LateState {
+            total: 0,
+            included: counted(sink),
+        };
+    }
+}
+
+impl LateState {
+    fn add(&mut self, present: u64) {
+        let is_restarted = present < self.included;
+        let before = if is_restarted { 0 } else { self.included };
+        self.total += present - before;
+        self.included = present;
+    }
+}
+
+/// GstBaseSink's own count.
+fn counted(sink: &gst_base::BaseSink) -> u64 {
+    sink.stats().get("dropped").unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_count_that_restarts_is_summed_up() {
+        let mut late = LateState::default();
+        for (present, total) in [(0, 0), (3, 3), (3, 3), (4, 4), (0, 4), (4, 8), (1, 9)] {
+            late.add(present);
+            assert_eq!(late.total, total, "at {present}");
+        }
+    }
 
     #[test]
     fn a_buffer_that_is_not_rendered_leaves_a_gap() {

@@ -4,7 +4,7 @@
 
 use std::sync::{
     Mutex,
-    atomic::{AtomicU8, AtomicU64, Ordering},
+    atomic::{AtomicI64, AtomicU8, AtomicU64, Ordering},
 };
 
 use gst::prelude::*;
@@ -34,6 +34,9 @@ pub(super) struct ToMonotonic {
     upstream: AtomicU64,
     /// How long the pool can keep the frames, in nanoseconds; or `UNKNOWN`: long enough.
     kept: AtomicU64,
+    /// How far the time of the last frame on CLOCK_MONOTONIC was after its running time, because of pacing and ts-offset, in
+    /// nanoseconds.
+    on_top: AtomicI64,
     /// CLOCK_MONOTONIC when the pipeline first played. Used for pipelines without a clock.
     began: Mutex<Option<i64>>,
     /// Only the streaming thread takes this lock, so it may call a clock while it holds the lock.
@@ -72,6 +75,7 @@ impl Default for ToMonotonic {
             pace: AtomicU8::new(XmemSinkPace::default() as u8),
             upstream: AtomicU64::new(UNKNOWN),
             kept: AtomicU64::new(UNKNOWN),
+            on_top: AtomicI64::new(0),
             began: Mutex::default(),
             followed: Mutex::default(),
         }
@@ -91,6 +95,7 @@ impl ToMonotonic {
     /// Running times restart.
     pub(super) fn reset(&self) {
         self.forget_upstream();
+        self.on_top.store(0, Ordering::Relaxed);
         *lock(&self.began) = None;
         *lock(&self.followed) = Followed::default();
     }
@@ -186,10 +191,28 @@ impl ToMonotonic {
             None => lock(&self.began).map(Origin::without_clock),
         };
         let on_top = timeline.pacing.nseconds().cast_signed();
+        let on_top = on_top.saturating_add(ts_offset);
+        // Relaxed, like the load in `running_time`: no other data depends on it.
+        self.on_top.store(on_top, Ordering::Relaxed);
         TimeMapping {
             timeline,
-            origin: origin.map(|origin| origin.later(on_top.saturating_add(ts_offset))),
+            origin: origin.map(|origin| origin.later(on_top)),
         }
+    }
+
+    /// The running time of a frame with this time on CLOCK_MONOTONIC: the inverse of [`mapping`](Self::mapping), for any thread.
+    /// `None`: the pipeline has no clock, or no running time yet.
+    pub(super) fn running_time(
+        &self,
+        sink: &gst_base::BaseSink,
+        at: i64,
+    ) -> Option<gst::ClockTime> {
+        let now = xmem_core::monotonic_ns();
+        let running_time = sink.current_running_time()?.nseconds().cast_signed();
+        let origin = Origin::without_clock(now)
+            .later(running_time.saturating_neg())
+            .later(self.on_top.load(Ordering::Relaxed));
+        Some(origin.to_running_time(at))
     }
 }
 

@@ -83,6 +83,40 @@ fn late_joiners_get_sticky_custom_events() {
     assert_eq!(got, [("a".to_owned(), 3), ("b".to_owned(), 2)]);
 }
 
+/// Pads lose their sticky events in the change to READY, and the pool stays.
+#[test]
+fn sticky_events_end_with_the_change_to_ready() {
+    let pools = Pools::new();
+    let feed = Feed::new(&pools, LOSSLESS);
+    let (receiver, seen) = noted(&pools, "");
+    let sticky = |name| feed.event(gst::event::CustomDownstreamSticky::new(custom(name)));
+    feed.start("stream");
+    sticky("old");
+    feed.title(gst::TagScope::Stream, "old");
+    feed.title(gst::TagScope::Global, "old");
+    feed.frame(1);
+    assert!(receiver.next().is_some());
+    feed.pipeline.settle(gst::State::Ready);
+    feed.pad.set_active(false).unwrap();
+    feed.pad.set_active(true).unwrap();
+    feed.pipeline.play();
+
+    let (other, log) = noted(&pools, "");
+    let other = other.connected();
+    feed.start("stream");
+    sticky("new");
+    feed.frame(2);
+    assert_eq!(number(&other.next().unwrap()), 2);
+    assert_eq!(
+        log.names(),
+        ["stream-start", "caps", "segment", "new", "buffer"]
+    );
+    assert_eq!(number(&receiver.next().unwrap()), 2);
+    let names = seen.names();
+    assert_eq!(names.iter().filter(|name| **name == "old").count(), 1);
+    assert!(names.contains(&"new".to_owned()), "{names:?}");
+}
+
 #[test]
 fn events_that_cannot_be_transported_are_counted() {
     let pools = Pools::new();

@@ -294,12 +294,44 @@ fn requests_reach_the_encoder() {
     );
 }
 
-/// A frame and the frame 20 s later have the same distance in the pipelines of the producer and of the consumer.
-fn assert_a_request_is_converted(starts_at_zero: bool, properties: &str) {
+/// splitmuxsink requests the key frame of the next part when a part begins.
+#[test]
+fn a_request_far_ahead_reaches_the_encoder_later() {
     let pools = Pools::new();
-    let producer = pools.launch(
-        "appsrc name=app format=time caps=video/x-test ! xmemsink name=sink pool=POOL sync=false history=4",
-    );
+    let fed = Fed::new(&pools, "");
+    let wishes = requests(&fed.sender.sink(), |wish| wish.running_time.is_some());
+    let receiver = pools.receiver("").connected();
+    fed.push(1, KEY);
+    assert!(receiver.next().is_some());
+    let pad = receiver.app.static_pad("sink").unwrap();
+    let now = receiver.src().current_running_time().unwrap();
+    // The encoder gets it a minute ahead. The last one shows that a request does not replace another.
+    for seconds in [63, 3_600] {
+        let at = now + gst::ClockTime::from_seconds(seconds);
+        let request = UpstreamForceKeyUnitEvent::builder().running_time(at);
+        assert!(pad.push_event(request.all_headers(true).build()));
+    }
+    let request = UpstreamForceKeyUnitEvent::builder().all_headers(true);
+    assert!(pad.push_event(request.build()));
+    until("both requests", || wishes.lock().unwrap().len() == 2);
+    assert_eq!(wishes.lock().unwrap()[..], [false, true]);
+    // The stop does not wait for the third one.
+    fed.sender.pipeline.stop();
+}
+
+/// No properties of the producer's elements.
+const PLAIN: [&str; 2] = ["", ""];
+
+/// A frame and the frame 20 s later have the same distance in the pipelines of the producer and of the consumer.
+fn assert_a_request_is_converted(
+    starts_at_zero: bool,
+    properties: &str,
+    [appsrc, sink]: [&str; 2],
+) {
+    let pools = Pools::new();
+    let producer = pools.launch(&format!(
+        "appsrc name=app format=time caps=video/x-test {appsrc} ! xmemsink name=sink pool=POOL sync=false history=4 {sink}",
+    ));
     let clock = gst::SystemClock::obtain();
     // Half of the time that the clock has run, because it can have begun a moment ago, with the machine.
     let began = clock.time() / 2;
@@ -347,12 +379,31 @@ fn assert_a_request_is_converted(starts_at_zero: bool, properties: &str) {
 
 #[test]
 fn a_request_for_a_delayed_stream_has_the_producers_time() {
-    assert_a_request_is_converted(true, "");
+    assert_a_request_is_converted(true, "", PLAIN);
 }
 
 #[test]
 fn a_request_for_a_stream_with_its_own_times_has_the_producers_time() {
-    assert_a_request_is_converted(false, "timestamp-mode=passthrough");
+    assert_a_request_is_converted(false, "timestamp-mode=passthrough", PLAIN);
+}
+
+/// The time of a frame on CLOCK_MONOTONIC includes the latency of the producer's pipeline.
+#[test]
+fn a_request_for_a_paced_stream_has_the_producers_time() {
+    let paced = [
+        "is-live=true min-latency=3000000000",
+        "sync=true pace=always",
+    ];
+    assert_a_request_is_converted(false, "", paced);
+    assert_a_request_is_converted(false, "timestamp-mode=passthrough", paced);
+}
+
+#[test]
+fn a_request_for_a_stream_with_an_offset_has_the_producers_time() {
+    let (later, sooner) = ("ts-offset=5000000000", "ts-offset=-5000000000");
+    assert_a_request_is_converted(true, "", ["", later]);
+    assert_a_request_is_converted(true, "", ["", sooner]);
+    assert_a_request_is_converted(false, "timestamp-mode=passthrough", ["", sooner]);
 }
 
 /// Many requests of a consumer cause no load on the producer.

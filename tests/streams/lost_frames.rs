@@ -285,3 +285,46 @@ fn a_frame_vanishes_while_it_is_copied() {
     assert_eq!(next(&receiver), (3, true));
     assert_eq!(receiver.stat("undecodable"), 1);
 }
+
+/// GstBaseSink counts them, but from 0 again after each pause, flush and segment.
+#[test]
+fn late_frames_are_counted_for_the_whole_run() {
+    let pools = Pools::new();
+    let sender = pools.sender(&caps(), "pace=always sync=true max-lateness=0 async=false");
+    sender.app.set_property("handle-segment-change", true);
+    let sink = sender.sink();
+    let late = || stat(&sink, "late");
+    // All are late, except that GstBaseSink shows one every now and then.
+    let drop_one = || {
+        let before = late();
+        until("a late frame", || {
+            push_after(&sender, 0, 0, KEY);
+            late() > before
+        });
+    };
+    let pause = || {
+        sender.pipeline.settle(gst::State::Paused);
+        sender.pipeline.settle(gst::State::Playing);
+    };
+    let segment = || push_after(&sender, 1, 0, KEY);
+    let flush = || {
+        let app: &gst::Element = sender.app.upcast_ref();
+        assert!(app.send_event(gst::event::FlushStart::new()));
+        assert!(app.send_event(gst::event::FlushStop::new(true)));
+    };
+    let changes: [&dyn Fn(); 3] = [&pause, &segment, &flush];
+    for (number, change) in changes.into_iter().enumerate() {
+        drop_one();
+        let before = late();
+        change();
+        assert!(late() >= before, "it decreased at {number}");
+        drop_one();
+    }
+    sender.pipeline.settle(gst::State::Ready);
+    let at_the_end = late();
+    sender.pipeline.0.set_state(gst::State::Paused).unwrap();
+    sender.pipeline.stop();
+    assert_eq!(late(), at_the_end, "after a stop");
+    sender.pipeline.settle(gst::State::Ready);
+    assert_eq!(late(), 0, "of the next run");
+}
