@@ -169,6 +169,43 @@ fn a_camera_is_shown_over_restarts_of_the_producer() {
     assert_contains(&text, "runs, so `xmem camera` can show pools");
 }
 
+#[test]
+fn a_camera_has_the_name_of_its_pool() {
+    let pools = prepared();
+    let Some(_session) = session(&pools) else {
+        return;
+    };
+    let names = ["кухня", "10", "hall 1"];
+    let nodes = [
+        "xmem.%D0%BA%D1%83%D1%85%D0%BD%D1%8F",
+        "xmem.10",
+        "xmem.hall%201",
+    ];
+    let cameras = names.iter().enumerate().map(|(at, name)| {
+        let mut camera = in_session(&pools, xmem(&pools, &["camera", name, "--size", "320x240"]));
+        Launch::start(&pools, &format!("camera{at}"), &mut camera)
+    });
+    let mut cameras: Vec<_> = cameras.collect();
+    for (node, name) in nodes.iter().zip(names) {
+        until("the node", || {
+            for camera in &mut cameras {
+                assert!(!camera.has_ended(), "{}", camera.log());
+            }
+            objects(&pools).contains(&format!("\"node.name\": \"{node}\""))
+        });
+        let objects = objects(&pools);
+        assert!(
+            objects.contains(&format!("\"node.description\": \"{name}\""))
+                || objects.contains(&format!("\"node.description\": {name}")),
+            "{objects}"
+        );
+    }
+    for mut camera in cameras {
+        camera.signal(Signal::INT);
+        camera.succeeds();
+    }
+}
+
 /// The program behind the camera hangs, as GStreamer's sink for PipeWire can.
 #[test]
 fn a_camera_that_hangs_is_started_again() {

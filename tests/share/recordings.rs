@@ -208,6 +208,34 @@ fn missed_frames_are_reported() {
     }
 }
 
+#[test]
+fn the_end_of_a_tap_is_reported_unless_its_reader_ended_it() {
+    let pools = prepared();
+    let _live = live(&pools, "");
+    until("frames", || published(&pools) > 0);
+    for is_killed in [true, false] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let mut sh = command(&pools, "sh");
+        sh.args(["-c", r#"exec "$0" tap p --raw >&0 </dev/null"#]);
+        sh.arg(target_dir().join("xmem")).stdin(writer);
+        let mut tap = Launch::start(&pools, "tap", &mut sh);
+        drop(sh);
+        until("the consumer", || consumer(&pools).is_some());
+        if is_killed {
+            let tool = consumer(&pools).unwrap().pid.cast_signed();
+            kill_process(Pid::from_raw(tool).unwrap(), Signal::KILL).unwrap();
+        } else {
+            drop(reader);
+        }
+        let code = tap.wait().code();
+        assert_eq!(code, Some(128 + if is_killed { 9 } else { 13 }));
+        let log = tap.log();
+        assert_eq!(log.contains("SIGKILL"), is_killed, "{log}");
+        assert_eq!(log.contains("without a message"), is_killed, "{log}");
+        until("no consumer", || consumer(&pools).is_none());
+    }
+}
+
 /// x265enc without a parser sends its parameter sets once, before the recorder joins.
 #[test]
 fn a_recording_without_frames_is_reported_while_it_runs() {
@@ -336,6 +364,8 @@ fn a_recording_without_a_frame_is_removed() {
     kill_process(Pid::from_raw(tool).unwrap(), Signal::KILL).unwrap();
     // As in a shell.
     assert_eq!(killed.wait().code(), Some(128 + 9), "{}", killed.log());
+    assert_contains(&killed.log(), "GStreamer ended without a message");
+    assert_contains(&killed.log(), "SIGKILL");
     assert!(!fs::exists(&file).unwrap(), "{}", killed.log());
 
     // The tool writes a header.

@@ -218,3 +218,23 @@ fn is_shown_without_gaps(address: &str, options: &[&str], latency: u64) {
     drop(consumer);
     ends_by(share, Signal::INT);
 }
+
+#[test]
+fn a_film_that_ends_without_a_frame_is_a_failure() {
+    let pools = prepared();
+    let bytes = fs::read(film(&pools, 1)).unwrap();
+    let cluster = bytes.windows(4).position(|it| it == b"\x1f\x43\xb6\x75");
+    let cut = pools.file("cut.mkv");
+    // The first frame is incomplete.
+    fs::write(&cut, &bytes[..cluster.unwrap() + 100]).unwrap();
+    let cut = cut.to_str().unwrap();
+    fails(
+        &pools,
+        &["share", cut, "--pool", "p"],
+        "cut.mkv: at its end without a frame",
+    );
+    // It ends before its pool is looked at.
+    let short = film(&pools, 1);
+    share(&pools, &short, &[]).succeeds();
+    share(&pools, &short, &["--format", "any"]).succeeds();
+}

@@ -5,11 +5,13 @@
 use std::cell::Cell;
 use std::ffi::OsStr;
 use std::io::Write;
-use std::os::unix::process::CommandExt;
-use std::process::{Command, ExitCode, Stdio};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
+use signal_hook::consts::{SIGINT, SIGPIPE};
+use signal_hook::low_level::signal_name;
 use xmem_core::discovery::printable;
 
 use crate::Error;
@@ -61,9 +63,11 @@ pub(crate) fn play(
     let mut deadline = None;
     let mut is_wanted = true;
     let mut open = 2;
+    let (mut is_interrupted, mut is_killed) = (false, false);
     while open > 0 {
         if deadline.is_some_and(|deadline| Instant::now() > deadline) {
             tool.kill()?;
+            is_killed = true;
         }
         let event = events.recv_timeout(INTERVAL);
         if let Ok(Event::Ended) = event {
@@ -75,6 +79,7 @@ pub(crate) fn play(
         if event.is_ok() || is_wanted != was_wanted {
             deadline = deadline.or(time.map(|time| Instant::now() + time));
             interrupt(&tool);
+            is_interrupted = true;
         }
     }
     let status = tool.wait()?;
@@ -84,8 +89,21 @@ pub(crate) fn play(
             Some(reason) => to_stderr(reason),
             None => to_stderr(failure(&report.join("\n"))),
         }
+    } else if let Some(signal) = signal_of(status) {
+        // The reader of `tap` has ended, or this command or its user has ended the tool.
+        let is_wanted = signal == SIGPIPE || is_killed || (is_interrupted && signal == SIGINT);
+        if !is_wanted {
+            let name = signal_name(signal).unwrap_or("a signal");
+            to_stderr(format_args!("{}: {name}", failure("")));
+        }
     }
     Ok(exit_code(status))
+}
+
+/// The signal that ended the tool, also if the tool was [supervised](crate::child::supervised).
+fn signal_of(status: ExitStatus) -> Option<i32> {
+    let signal = status.code().and_then(|code| code.checked_sub(128));
+    status.signal().or(signal.filter(|it| *it > 0))
 }
 
 /// Whether this is the first line of the tool's report.

@@ -229,6 +229,28 @@ def test_without_the_command(monkeypatch):
         xmem.Camera("test")
 
 
+def test_a_command_that_does_not_start_leaves_nothing(monkeypatch, directory):
+    def prints():
+        # Not the number of all descriptors, of which other tests may have left some to the collector.
+        names = (os.readlink(it) for it in Path("/proc/self/fd").glob("*") if it.is_symlink())
+        return sum("xmem-share" in name for name in names)
+
+    # A program without an interpreter, as if the command had been removed after it was found.
+    command = directory / "xmem"
+    command.write_text("#!/none\n")
+    command.chmod(0o755)
+    monkeypatch.setattr(_camera, "_command", lambda: str(command))
+    share = _camera._Share("test")
+    before = prints()
+    for _ in range(3):
+        share._next_look = 0.0
+        with pytest.raises(xmem.Error, match="cannot start the command `xmem share`: .*Install it again"):
+            share.ensure()
+    assert prints() == before
+    with pytest.raises(xmem.Error, match="cannot start"):
+        xmem.Camera("test")
+
+
 def test_another_user_is_refused(runtime_dir, directory):
     if os.geteuid() != 0 or shutil.which("setpriv") is None:
         pytest.skip("this needs root and setpriv")

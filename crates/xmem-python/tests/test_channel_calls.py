@@ -2,6 +2,7 @@
 
 """Calls of functions in other processes: results, exceptions, methods by references, and ends."""
 
+import concurrent.futures
 import gc
 import importlib
 import operator
@@ -101,6 +102,30 @@ def test_exceptions_that_do_not_arrive_whole(place):
             channel.call(fail_oddly, timeout=HANG)
         assert "in fail_oddly" in raised.value.__notes__[0]
         assert channel.call(len, "four", timeout=HANG) == 4
+
+
+FUTURE = concurrent.futures.Future()
+
+
+def raise_the_same(_array):
+    if not FUTURE.done():
+        try:
+            fail("in the future")
+        except LookupError as error:
+            FUTURE.set_exception(error)
+    return next(FUTURE.result() for _ in range(1))
+
+
+def test_an_exception_that_is_raised_again_has_one_note(place):
+    with Process(serve, place.path()), xmem.Channel(place.path()) as channel:
+        notes = []
+        for _ in range(20):
+            with pytest.raises(LookupError, match="in the future") as raised:
+                channel.call(raise_the_same, np.zeros(100_000), timeout=HANG)
+            notes.append(raised.value.__notes__)
+        # The first one also has the place where it was raised first, as every other one.
+        assert all(len(it) == 1 and "in fail\n" in it[0] for it in notes)
+        assert len({len(it[0]) for it in notes}) == 1, notes[-1][0]
 
 
 class NotThere:

@@ -4,12 +4,14 @@
 
 use std::fs;
 use std::mem::replace;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::process::{Child, Command};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 use serde_json::Value;
 use xmem_core::discovery::printable;
 
@@ -193,25 +195,39 @@ fn sink(camera: &Camera) -> Result<String, Error> {
     let element = ended.filter(|it| it.status.success()).ok_or(
         "GStreamer has no element pipewiresink: install its plugin for PipeWire (package gstreamer1.0-pipewire)",
     )?;
-    let name = plain_name(camera);
     // With its own buffers, newer versions wait for a reader, which waits for a frame.
     let buffers = match element.stdout.contains("use-bufferpool") {
         true => " use-bufferpool=false",
         false => "",
     };
+    let node = property("node.name", format!("xmem.{}", plain_name(camera)));
+    let description = property(
+        "node.description",
+        printable(&String::from_utf8_lossy(own_name(camera))),
+    );
     Ok(format!(
         "pipewiresink mode=provide sync=false{buffers} \
-         stream-properties=p,media.class=Video/Source,media.role=Camera,node.name=xmem.{name},node.description={name}"
+         stream-properties=p,media.class=Video/Source,media.role=Camera,{node},{description}"
     ))
 }
 
-/// The name of the pool without characters that have a meaning for PipeWire.
+/// The name of the pool without its folder.
+fn own_name(camera: &Camera) -> &[u8] {
+    let name = camera.pool.as_bytes();
+    let begin = name
+        .iter()
+        .rposition(|it| *it == b'/')
+        .map_or(0, |it| it + 1);
+    let name = &name[begin..];
+    name.strip_suffix(b".sock").unwrap_or(name)
+}
+
+/// Characters without a meaning for PipeWire, and for programs that are told the name of a node.
+const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'.').remove(b'_').remove(b'-');
+
+/// This name, in which other characters are escaped. They are not removed, so that no two names become one.
 fn plain_name(camera: &Camera) -> String {
-    let name = camera.pool.to_string_lossy();
-    let name = name.rsplit('/').next().unwrap_or_default();
-    let is_plain = |c: &char| c.is_ascii_alphanumeric() || "._-".contains(*c);
-    let name = name.trim_end_matches(".sock").chars();
-    name.filter(is_plain).collect()
+    percent_encode(own_name(camera), PLAIN).to_string()
 }
 
 /// Fails if PipeWire has a camera of this name, because programs could not tell the two apart.

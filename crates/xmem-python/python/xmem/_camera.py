@@ -213,16 +213,30 @@ class _Share:
         if os.path.isfile(self.source):
             # A film begins with its first consumer.
             command.append("--set=wait-for-connection=true")
-        self._printed = os.memfd_create("xmem-share")
         _started[:] = [it for it in _started if it.poll() is None]
-        self._running = subprocess.Popen(
-            [*command, "--", self.source],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=self._printed,
-            # Ctrl+C in the terminal of this process is not for other processes that read the pool.
-            start_new_session=True,
-        )
+        try:
+            self._start([*command, "--", self.source])
+        except OSError as error:
+            raise Error(
+                f"cannot start the command `xmem share`: {error}. Install it again if it is gone, or end other programs if this "
+                "machine or its limits (ulimit) are short of processes, descriptors or memory"
+            ) from error
+
+    def _start(self, command: list[str]) -> None:
+        printed = os.memfd_create("xmem-share")
+        try:
+            self._running = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=printed,
+                # Ctrl+C in the terminal of this process is not for other processes that read the pool.
+                start_new_session=True,
+            )
+        except BaseException:
+            os.close(printed)
+            raise
+        self._printed = printed
         _started.append(self._running)
 
     def _failure(self) -> str:

@@ -311,15 +311,18 @@ impl Clips {
             }),
         };
         if let Err(error) = written {
-            let name = running.name.display();
-            match running.clip {
-                Some(_) => to_stderr(format_args!(
-                    "{name} ends here, because writing failed: {error}"
-                )),
-                None => to_stderr(format_args!("cannot write {name}: {error}")),
-            }
             self.has_failed = true;
-            self.finish();
+            let name = running.name.display();
+            if running.clip.is_some() {
+                to_stderr(format_args!(
+                    "{name} ends here, because writing failed: {error}"
+                ));
+                self.finish();
+            } else {
+                to_stderr(format_args!("cannot write {name}: {error}"));
+                self.running = None;
+                self.make_room();
+            }
         }
     }
 
@@ -340,8 +343,10 @@ impl Clips {
                     "cannot complete {name}: {error}. What was written is in {name}.part"
                 ));
             }
-            None if self.has_failed => {}
-            None => to_stderr(format_args!("there was no frame for {name}")),
+            None => {
+                self.has_failed = true;
+                to_stderr(format_args!("there was no frame for {name}"));
+            }
         }
         self.make_room();
     }
@@ -398,6 +403,7 @@ mod tests {
     use crate::cli::{Cli, Command};
     use crate::command::record::matroska::CLUSTER;
     use clap::Parser;
+    use std::path::Path;
 
     fn frame(time: i64) -> Event {
         Event::Frame(Frame {
@@ -407,16 +413,20 @@ mod tests {
         })
     }
 
-    /// The number of frames in a clip of these events. Between the parts they are late.
-    fn clip(parts: Vec<Vec<Event>>) -> usize {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("clip.mkv");
+    fn clips(file: &Path) -> Clips {
         let words = ["xmem", "record", "p", file.to_str().unwrap()];
         let cli = Cli::parse_from(words.into_iter().chain(["--before=9", "--after=0.01"]));
         let Command::Record(record) = cli.command else {
             panic!("another command")
         };
-        let mut clips = Clips::new(&record, Duration::from_secs(9)).unwrap();
+        Clips::new(&record, Duration::from_secs(9)).unwrap()
+    }
+
+    /// The number of frames in a clip of these events. Between the parts they are late.
+    fn clip(parts: Vec<Vec<Event>>) -> usize {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("clip.mkv");
+        let mut clips = clips(&file);
         let (sender, events) = sync_channel(WAITING);
         let written = thread::spawn(move || clips.run(&events, &Progress::default()));
         for part in parts {
@@ -451,5 +461,23 @@ mod tests {
         // There was no frame before the trigger.
         let first = vec![Event::Trigger, header(), frame(500), frame(600)];
         assert_eq!(clip(vec![first]), 1);
+    }
+
+    #[test]
+    fn a_clip_without_a_frame_is_a_failure() {
+        for (triggers, has_failed) in [(0, false), (1, true)] {
+            let dir = tempfile::tempdir().unwrap();
+            let file = dir.path().join("clip.mkv");
+            let mut clips = clips(&file);
+            let (sender, events) = sync_channel(WAITING);
+            sender.send(header()).unwrap();
+            for _ in 0..triggers {
+                sender.send(Event::Trigger).unwrap();
+            }
+            sender.send(Event::Ended).unwrap();
+            clips.run(&events, &Progress::default());
+            assert_eq!(clips.has_failed, has_failed);
+            assert!(!file.exists());
+        }
     }
 }

@@ -15,8 +15,11 @@ const BLOCK: u32 = 0xa1;
 
 /// The mark of a key frame in the flags of a simple block.
 const KEY: u8 = 0x80;
-/// The tool begins a cluster at each key frame. It begins another one when the times in a cluster would exceed 16 bits.
-const LONGEST_CLUSTER: i64 = i16::MAX as i64 - 1000;
+/// The codec of which each frame is a key frame.
+const JPEG: &[u8] = b"V_MJPEG";
+/// The tool begins a cluster at each key frame. It begins another one when the times in a cluster would exceed 16 bits: that one is
+/// this long after the one before, or longer. A millisecond is for rounding.
+const LONGEST_CLUSTER: i64 = i16::MAX as i64 - 1;
 /// The largest element that is no frame.
 const MAX_HEADER: u64 = 16 << 20;
 
@@ -35,8 +38,10 @@ pub(super) struct Stream<R> {
     /// The elements of a file's beginning that describe the track.
     ebml: Vec<u8>,
     tracks: Vec<u8>,
-    /// The time of the cluster, and whether a frame of it was read.
-    cluster: i64,
+    /// Each frame is a key frame.
+    is_jpeg: bool,
+    /// The time of the cluster, and whether a frame of it was read. `None`: there was no cluster.
+    cluster: Option<i64>,
     has_begun: bool,
     /// Whether the first frame of the cluster is a key frame.
     begins_with_key: bool,
@@ -48,8 +53,8 @@ impl<R: Read> Stream<R> {
             input,
             ebml: Vec::new(),
             tracks: Vec::new(),
-            // Before every other cluster, whose first frame is a key frame then.
-            cluster: -LONGEST_CLUSTER,
+            is_jpeg: false,
+            cluster: None,
             has_begun: false,
             begins_with_key: false,
         }
@@ -82,14 +87,17 @@ impl<R: Read> Stream<R> {
                 SEGMENT | BLOCK_GROUP => {}
                 CLUSTER => self.has_begun = false,
                 EBML => self.ebml = element(EBML, &self.bytes(size)?),
-                TRACKS => self.tracks = element(TRACKS, &self.bytes(size)?),
+                TRACKS => {
+                    self.tracks = element(TRACKS, &self.bytes(size)?);
+                    self.is_jpeg = self.tracks.windows(JPEG.len()).any(|it| it == JPEG);
+                }
                 TIMESTAMP => {
                     let bytes = self.bytes(size)?;
                     let time = bytes
                         .iter()
                         .fold(0, |time, byte| time << 8 | i64::from(*byte));
-                    self.begins_with_key = time - self.cluster < LONGEST_CLUSTER;
-                    self.cluster = time;
+                    let before = self.cluster.replace(time);
+                    self.begins_with_key = before.is_none_or(|it| time - it < LONGEST_CLUSTER);
                 }
                 SIMPLE_BLOCK | BLOCK => return self.frame(id, size),
                 _ => self.skip(size)?,
@@ -105,10 +113,11 @@ impl<R: Read> Stream<R> {
         // matroskamux does not say of a frame in a group whether it is a key frame.
         let is_key = match id {
             SIMPLE_BLOCK => head[2] & KEY != 0,
-            _ => !self.has_begun && self.begins_with_key,
+            _ => self.is_jpeg || !self.has_begun && self.begins_with_key,
         };
         self.has_begun = true;
-        let time = self.cluster + i64::from(i16::from_be_bytes([head[0], head[1]]));
+        let cluster = self.cluster.ok_or(ErrorKind::InvalidData)?;
+        let time = cluster + i64::from(i16::from_be_bytes([head[0], head[1]]));
         let bytes = self.exactly(size)?;
         Ok(Frame {
             time,
@@ -290,4 +299,48 @@ fn element(name: u32, content: &[u8]) -> Vec<u8> {
 fn id(id: u32) -> Vec<u8> {
     let bytes = id.to_be_bytes();
     bytes[id.leading_zeros() as usize / 8..].to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the tool writes of frames at these times, each with its own duration.
+    fn groups(codec: &str, clusters: &[(i64, &[i16])]) -> Vec<u8> {
+        let group = |time: &i16| {
+            let [high, low] = time.to_be_bytes();
+            element(BLOCK_GROUP, &element(BLOCK, &[0x81, high, low, 0, 7]))
+        };
+        let mut bytes = element(TRACKS, codec.as_bytes());
+        for (time, frames) in clusters {
+            bytes.extend(cluster(*time).0);
+            bytes.extend(frames.iter().flat_map(group));
+        }
+        bytes
+    }
+
+    fn key_frames(bytes: &[u8]) -> Vec<i64> {
+        let mut stream = Stream::new(bytes);
+        let frames = std::iter::from_fn(|| stream.next().unwrap());
+        frames.filter(|it| it.is_key).map(|it| it.time).collect()
+    }
+
+    #[test]
+    fn key_frames_are_found_without_marks() {
+        let clusters: &[(i64, &[i16])] = &[
+            (0, &[0, 40, 32_760]),
+            // The times would not fit into the first one.
+            (32_800, &[0, 40]),
+            // Later than that by nearly as much.
+            (65_200, &[0, 40]),
+            (65_300, &[0]),
+        ];
+        let h264 = groups("V_MPEG4/ISO/AVC", clusters);
+        assert_eq!(key_frames(&h264), [0, 65_200, 65_300]);
+        // A stream need not begin at 0.
+        let late = groups("V_MPEG4/ISO/AVC", &[(90_000, &[0, 40])]);
+        assert_eq!(key_frames(&late), [90_000]);
+        let jpeg = groups("V_MJPEG", &[(0, &[0]), (60_000, &[0]), (120_000, &[0])]);
+        assert_eq!(key_frames(&jpeg), [0, 60_000, 120_000]);
+    }
 }

@@ -19,11 +19,13 @@ use crate::cli::Share;
 use crate::format::to_stderr;
 use crate::launch::{TOOL, WITH_ALPHA, not_started};
 use crate::tool::{Event, stop_on_signals};
-use playing::{Outcome, Playing};
+use playing::{Outcome, Playing, has_frame};
 use source::Source;
 
 /// The delay before a restart: it doubles after each run without a frame.
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+
+const WITHOUT_FRAME: &str = "at its end without a frame";
 
 pub(crate) fn run(share: &Share, verbose: bool) -> Result<(), Error> {
     match share.idle {
@@ -91,13 +93,18 @@ fn play(share: &Share, verbose: bool) -> Result<(), Error> {
             }
             Outcome::Fatal(reason) => return Err(reason.into()),
             Outcome::Failed(reason) if plays_once => return Err(reason.into()),
-            Outcome::Eos if plays_once => return Ok(()),
+            Outcome::Eos if plays_once && (has_played || has_frame(share, &source, has_alpha)) => {
+                return Ok(());
+            }
+            Outcome::Eos if plays_once => {
+                return Err(format!("{source}: {WITHOUT_FRAME}. Is the file complete?").into());
+            }
             // The next run of a file.
             Outcome::Eos if share.repeat && has_played => {
                 last_consumer = Some(playing.last_consumer);
                 continue;
             }
-            Outcome::Eos if !has_played => "at its end without a frame".to_owned(),
+            Outcome::Eos if !has_played => WITHOUT_FRAME.to_owned(),
             Outcome::Eos => "at its end".to_owned(),
             Outcome::Failed(reason) => reason,
         };

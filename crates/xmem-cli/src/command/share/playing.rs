@@ -74,20 +74,10 @@ impl Playing {
         let mut command = child::dependent(TOOL);
         command.arg("--quiet");
         match source {
-            Some(source) => {
-                let elements = source.elements(share.latency).into_iter();
-                command.args(elements.filter(|it| !has_alpha || it != ONLY_NEEDED))
-            }
-            // fdsrc waits: nothing is written to its standard input.
+            Some(source) => command.args(frames(share, source, has_alpha)),
+            // It waits: nothing is written to its standard input.
             None => command.arg("fdsrc"),
         };
-        if source.is_some_and(Source::is_picture) {
-            command.args(STILL.split(' '));
-        }
-        if source.is_some() && share.format != "any" {
-            let caps = format!("video/x-raw,format={}", share.format);
-            command.arg("!").args(CONVERT.split(' ')).args(["!", &caps]);
-        }
         // Without send-eos=false each restart would end the consumers' streams.
         let publish = |command: &mut Command, elements: Vec<String>, pool: &OsStr| {
             command
@@ -259,6 +249,33 @@ impl Playing {
         self.deadline.get_or_insert(Instant::now() + END_TIMEOUT);
         tool::interrupt(&self.tool);
     }
+}
+
+/// Elements that make the frames of the pool. `has_alpha`: see [`Playing::start`].
+fn frames(share: &Share, source: &Source, has_alpha: bool) -> Vec<String> {
+    let elements = source.elements(share.latency).into_iter();
+    let elements = elements.filter(|it| !has_alpha || it != ONLY_NEEDED);
+    let mut frames: Vec<String> = elements.collect();
+    if source.is_picture() {
+        frames.extend(STILL.split(' ').map(str::to_owned));
+    }
+    if share.format != "any" {
+        let caps = format!("! {CONVERT} ! video/x-raw,format={}", share.format);
+        frames.extend(caps.split(' ').map(str::to_owned));
+    }
+    frames
+}
+
+/// Whether a film has a frame, or that cannot be found out. Decodes the first one, because a short film ends before its pool is
+/// looked at.
+pub(super) fn has_frame(share: &Share, source: &Source, has_alpha: bool) -> bool {
+    let mut command = child::dependent(TOOL);
+    command
+        .arg("--quiet")
+        .args(frames(share, source, has_alpha))
+        .args("! identity error-after=1 ! fakesink".split(' '));
+    let ended = child::run(&mut command, END_TIMEOUT);
+    !matches!(ended, Ok(Some(ended)) if ended.status.success())
 }
 
 /// Elements that read the pool and scale its frames. The source writes into the slots of the pool, which it could not before a tee.

@@ -57,6 +57,9 @@ def call(channel, function, args, kwargs, to, timeout):
         if isinstance(answer, Answer) and answer.number == asked.number:
             break
     if answer.error is not None:
+        if answer.what is not None:
+            # Here, because the called process may raise its exception object again.
+            answer.error.add_note(answer.what)
         raise answer.error
     return answer.value
 
@@ -72,7 +75,6 @@ def _receive(channel, sender, timeout):
         if answer is None or answer.what is None:
             raise
         answer.error = RuntimeError(f"the called process raised an exception that cannot be unpickled here: {error}")
-        answer.error.add_note(answer.what)
         return answer
 
 
@@ -109,13 +111,25 @@ def _answer(incoming: Any):
         return Answer(asked.number, asked.function(*asked.args, **asked.kwargs)), None
     except BaseException as error:
         # With its causes, which are not pickled.
-        note = "".join([where, *traceback.format_exception(error)])
+        what = "".join([where, *traceback.format_exception(error)])
         interrupt = error if isinstance(error, KeyboardInterrupt) else None
+        if interrupt is None:
+            _forget_call(error)
         if not isinstance(error, Exception):
             # Raised again at the caller, SystemExit would end it.
             error = RuntimeError(f"the called process raised {error!r}")
-        error.add_note(note)
-        return Answer(unpickler.loader.call_number, error=error, what=note), interrupt
+        return Answer(unpickler.loader.call_number, error=error, what=what), interrupt
+
+
+def _forget_call(error):
+    """Removes the frames of this call from an exception that may be raised again. They would add up, and hold the arguments."""
+    entry = error.__traceback__
+    while entry is not None:
+        frame, entry = entry.tb_frame, entry.tb_next
+        # The frame of a generator that has ended has no caller.
+        if entry is not None and entry.tb_frame.f_back not in (frame, None):
+            break
+    error.with_traceback(entry)
 
 
 def _reply(channel, answer, to):
@@ -135,7 +149,6 @@ def _replace(answer, error):
     """Replaces the content of an answer that cannot be sent."""
     if answer.error is not None:
         answer.error = RuntimeError(f"{answer.error!r}, which cannot be pickled: {error}")
-        answer.error.add_note(answer.what)
     elif isinstance(error, (pickle.PicklingError, TypeError, AttributeError)):
         answer.value = ref(answer.value)
     else:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import os
 import sys
 import threading
@@ -65,7 +66,12 @@ def _extent(shape, dtype):
     dtype = numpy.dtype(dtype)
     if dtype.hasobject:
         raise ValueError("an array of Python objects cannot be in shared memory: use a numeric dtype")
-    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    try:
+        shape = (operator.index(shape),)
+    except TypeError:
+        shape = tuple(operator.index(size) for size in shape)
+    if any(size < 0 for size in shape):
+        raise ValueError(f"an array has no negative size: {shape}")
     return shape, dtype, math.prod(shape, start=dtype.itemsize)
 
 
@@ -101,8 +107,9 @@ class Room:
                     f"an array of {size} bytes does not fit into the {self.left} bytes that are left of {self._size}: "
                     f"request more, and round the size of each array up to a multiple of {self._ALIGN} bytes"
                 )
+            array = numpy.ndarray(shape, dtype, buffer=self._memory, offset=offset if size else 0)
             self._used = offset + size
-        return numpy.ndarray(shape, dtype, buffer=self._memory, offset=offset if size else 0)
+        return array
 
 
 class Channel(Waiting):
@@ -388,6 +395,7 @@ class Channel(Waiting):
 
     def room(self, size: int, *, timeout: float | None = None) -> Room:
         """Returns shared memory of `size` bytes. Arrays from its `empty` are sent without a copy."""
+        size = operator.index(size)
         return Room(self._end.room(size, timeout), size)
 
     def register(self, cls: type, reduce: Callable[[Any], str | tuple[Any, ...]]) -> None:
