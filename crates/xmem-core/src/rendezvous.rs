@@ -125,7 +125,7 @@ fn check_dir(path: &Path) -> Result<bool, NameError> {
         Err(error) => return Err(refused(path, error.to_string())),
     };
     if meta.is_symlink() {
-        return Err(refused(path, "it is a symbolic link, and not its target"));
+        return Err(refused(path, "it is not a directory, but a symbolic link"));
     }
     if !meta.is_dir() {
         return Err(refused(path, "it is not a directory"));

@@ -200,10 +200,12 @@ fn sink(camera: &Camera) -> Result<String, Error> {
         true => " use-bufferpool=false",
         false => "",
     };
-    let node = property("node.name", format!("xmem.{}", plain_name(camera)));
-    let description = property(
+    // Without its type, GStreamer reads "10" as a number and warns.
+    let text = |name, value| property(name, value).replacen('=', "=(string)", 1);
+    let node = text("node.name", format!("xmem.{}", plain_name(camera)));
+    let description = text(
         "node.description",
-        printable(&String::from_utf8_lossy(own_name(camera))),
+        printable(&String::from_utf8_lossy(own_name(camera))).to_string(),
     );
     Ok(format!(
         "pipewiresink mode=provide sync=false{buffers} \
