@@ -175,9 +175,9 @@ impl Source {
             Ok(Step::Lost(_) | Step::NoProducer { .. }) => self.live = false,
             Ok(_) => {}
             // Each step would return it until this consumer has left, or this process has descriptors and memory again.
-            Err(FollowError::Receive(
-                error @ (ReceiveError::CutOff | ReceiveError::Region(_)),
-            )) => return Err(error.to_string()),
+            Err(FollowError::Receive(error @ (ReceiveError::CutOff | ReceiveError::Region(_)))) => {
+                return Err(error.to_string());
+            }
             // The error concerns one frame. The next frame may be valid.
             Err(FollowError::Receive(error)) => log::debug!("a frame is not exported: {error}"),
             Err(error) => return Err(error.to_string()),
