@@ -222,6 +222,13 @@ impl Origin {
         }
     }
 
+    /// The present origin of an element's running time, for any thread. `None`: its pipeline has no clock, or no running time yet.
+    pub(crate) fn of_present(element: &gst::Element) -> Option<Self> {
+        let now = xmem_core::monotonic_ns();
+        let elapsed = element.current_running_time()?.nseconds();
+        Some(Self::without_clock(now).later(elapsed.cast_signed().saturating_neg()))
+    }
+
     /// The origin, later by this many nanoseconds.
     pub(crate) fn later(self, by: i64) -> Self {
         Self {

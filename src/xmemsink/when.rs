@@ -207,12 +207,9 @@ impl ToMonotonic {
         sink: &gst_base::BaseSink,
         at: i64,
     ) -> Option<gst::ClockTime> {
-        let now = xmem_core::monotonic_ns();
-        let running_time = sink.current_running_time()?.nseconds().cast_signed();
-        let origin = Origin::without_clock(now)
-            .later(running_time.saturating_neg())
-            .later(self.on_top.load(Ordering::Relaxed));
-        Some(origin.to_running_time(at))
+        let origin = Origin::of_present(sink.upcast_ref())?;
+        let on_top = self.on_top.load(Ordering::Relaxed);
+        Some(origin.later(on_top).to_running_time(at))
     }
 }
 

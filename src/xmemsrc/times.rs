@@ -407,8 +407,8 @@ impl ToRunningTime {
         origin.later(self.shifted_by.saturating_neg())
     }
 
-    /// The origin of times of publication. They are shifted only so that the frames of `start-from=oldest`, and those for which a
-    /// lossless producer waited during a pause, keep their spacing.
+    /// The origin of times of publication. They are shifted only so that the frames of `start-from=oldest`, those for which a
+    /// lossless producer waited during a pause, and those of the next film keep their spacing.
     fn origin_of_arrival(
         &mut self,
         origin: Origin,
@@ -417,12 +417,13 @@ impl ToRunningTime {
     ) -> Origin {
         if self.shift.is_none() || self.was_paused {
             let was_paused = take(&mut self.was_paused);
-            let keeps_spacing =
-                self.from_oldest || (self.delivery == Delivery::Lossless && was_paused);
-            let before = self.before_start(origin, published_at, !playback.timeline().live);
+            let is_film = !playback.timeline().live;
+            let goes_on =
+                (is_film && self.follows) || (self.delivery == Delivery::Lossless && was_paused);
+            let before = self.before_start(origin, published_at, is_film);
             let shift = Shift::of(None);
             shift.raise_to(self.shift(), gst::ClockTime::ZERO);
-            if keeps_spacing {
+            if self.from_oldest || goes_on {
                 shift.raise_to(before, gst::ClockTime::ZERO);
             }
             self.set_shift(shift);
@@ -654,20 +655,14 @@ impl Window {
         if !is_new {
             let cut = |segment: Option<&Segment>, pts, duration| match segment {
                 None => Some(Cut::default()),
-                Some(segment) => {
-                    let cut = Cut::of(segment, pts, duration)?;
-                    Some(if playback.is_video() {
-                        Cut::default()
-                    } else {
-                        cut
-                    })
-                }
+                Some(segment) => Cut::of(segment, pts, duration),
             };
-            let speed = shown.map_or(1.0, |shown| shown.rate());
-            let there = cut(shown, producers, meta.duration.and_then(timing::known))
-                .map(|cut| cut.at_speed(speed));
+            let there = cut(shown, producers, meta.duration.and_then(timing::known));
             let fits = match (there, cut(self.sent.as_ref(), own, times.duration)) {
-                (Some(there), Some(here)) => there.is_like(here),
+                (Some(there), Some(here)) => {
+                    let speed = shown.map_or(1.0, |shown| shown.rate());
+                    playback.is_video() || there.at_speed(speed).is_like(here)
+                }
                 (there, here) => there.is_none() && here.is_none(),
             };
             if fits {
@@ -744,11 +739,9 @@ impl FromRunningTime {
         element: &gst::Element,
         running_time: gst::ClockTime,
     ) -> Option<i64> {
-        let now = xmem_core::monotonic_ns();
-        let elapsed = element.current_running_time()?.nseconds().cast_signed();
+        let origin = Origin::of_present(element)?;
         let shift = lock(&self.shift).upgrade();
-        Origin::without_clock(now)
-            .later(elapsed.saturating_neg())
+        origin
             .later(shift.map_or(0, |shift| shift.get()).saturating_neg())
             .to_monotonic(gst::Signed::Positive(running_time))
     }
