@@ -345,15 +345,45 @@ fn containers_may_be_killed_and_started_again() {
     drop((producer, consumer));
 }
 
-/// The output of the command `xmem` on the host. `None` if it was not built.
-fn xmem(dir: &Path, args: &[&str]) -> Option<String> {
+/// The kernel ignores a signal without a handler for the first process of a container.
+#[test]
+fn commands_end_at_a_signal_as_the_first_process() {
+    let (Some(scene), Some(program)) = (Scene::new(&[Runner::Root]), program()) else {
+        return;
+    };
+    let program = program.to_str().unwrap();
+    let listen = "--listen=127.0.0.1:0";
+    for (command, says, signal) in [
+        (["serve", listen], "http://", Signal::TERM),
+        (["metrics", listen], "http://", Signal::TERM),
+        (["watch", "cam0"], "waiting for it", Signal::INT),
+    ] {
+        let [name, argument] = command;
+        let mut container = scene.start(name, Runner::Root, &[program, name, argument]);
+        until("it runs", || container.log().contains(says));
+        let unshare = container.child.id();
+        let children = fs::read_to_string(format!("/proc/{unshare}/task/{unshare}/children"));
+        let first = children.unwrap().trim().parse().unwrap();
+        kill_process(Pid::from_raw(first).unwrap(), signal).unwrap();
+        let code = container.wait().code();
+        assert_eq!(code, Some(128 + signal.as_raw()), "{name}");
+    }
+}
+
+/// The command `xmem` on the host. `None` if it was not built.
+fn program() -> Option<PathBuf> {
     let program = std::env::current_exe().unwrap();
     let program = program.ancestors().nth(2).unwrap().join("xmem");
     if !program.exists() {
         not_run("`xmem` from the host: build it with cargo build -p xmem-cli");
         return None;
     }
-    let output = Command::new(program)
+    Some(program)
+}
+
+/// Its output.
+fn xmem(dir: &Path, args: &[&str]) -> Option<String> {
+    let output = Command::new(program()?)
         .args(args)
         .env("XMEM_RUNTIME_DIR", dir)
         .output()

@@ -213,7 +213,11 @@ fn the_end_of_a_tap_is_reported_unless_its_reader_ended_it() {
     let pools = prepared();
     let _live = live(&pools, "");
     until("frames", || published(&pools) > 0);
-    for is_killed in [true, false] {
+    for (signal, name) in [
+        (Some(Signal::KILL), "SIGKILL"),
+        (Some(Signal::SEGV), "SIGSEGV"),
+        (None, "SIG"),
+    ] {
         let (reader, writer) = std::io::pipe().unwrap();
         let mut sh = command(&pools, "sh");
         sh.args(["-c", r#"exec "$0" tap p --raw >&0 </dev/null"#]);
@@ -221,17 +225,18 @@ fn the_end_of_a_tap_is_reported_unless_its_reader_ended_it() {
         let mut tap = Launch::start(&pools, "tap", &mut sh);
         drop(sh);
         until("the consumer", || consumer(&pools).is_some());
-        if is_killed {
+        if let Some(signal) = signal {
             let tool = consumer(&pools).unwrap().pid.cast_signed();
-            kill_process(Pid::from_raw(tool).unwrap(), Signal::KILL).unwrap();
+            kill_process(Pid::from_raw(tool).unwrap(), signal).unwrap();
         } else {
             drop(reader);
         }
         let code = tap.wait().code();
-        assert_eq!(code, Some(128 + if is_killed { 9 } else { 13 }));
+        let ended_by = signal.unwrap_or(Signal::PIPE);
+        assert_eq!(code, Some(128 + ended_by.as_raw()));
         let log = tap.log();
-        assert_eq!(log.contains("SIGKILL"), is_killed, "{log}");
-        assert_eq!(log.contains("without a message"), is_killed, "{log}");
+        assert_eq!(log.contains(name), signal.is_some(), "{log}");
+        assert_eq!(log.contains("without a message"), signal.is_some(), "{log}");
         until("no consumer", || consumer(&pools).is_none());
     }
 }

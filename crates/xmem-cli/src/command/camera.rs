@@ -215,12 +215,8 @@ fn sink(camera: &Camera) -> Result<String, Error> {
 
 /// The name of the pool without its folder.
 fn own_name(camera: &Camera) -> &[u8] {
-    let name = camera.pool.as_bytes();
-    let begin = name
-        .iter()
-        .rposition(|it| *it == b'/')
-        .map_or(0, |it| it + 1);
-    let name = &name[begin..];
+    let name = Path::new(&camera.pool).file_name().unwrap_or_default();
+    let name = name.as_bytes();
     name.strip_suffix(b".sock").unwrap_or(name)
 }
 
