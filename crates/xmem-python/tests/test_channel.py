@@ -420,26 +420,27 @@ def test_more_rooms_than_a_message_has_parts(pair):
     assert stats["shared_bytes"] > 0 and stats["copied_bytes"] > 0
 
 
-def test_sizes_are_whole_and_not_negative(pair):
-    room = pair.channel.room(np.uint16(65_472))
-    arrays = [room.empty(np.int64(100), "u1")]
-    left = room.left
-    for shape in (-1, (-1,), (10, -10), (-2, -3), np.int64(-1), (np.int8(-1), 5)):
-        for empty in (room.empty, pair.channel.empty):
-            with pytest.raises(ValueError, match="no negative size"):
-                empty(shape, "u1")
-    # More elements than NumPy's arrays have, of which there is none.
-    with pytest.raises(ValueError):
-        room.empty((0, 1 << 62, 1 << 62), "u1")
-    with pytest.raises(TypeError):
-        room.empty(1.5, "u1")
-    assert room.left == left
-    arrays += [room.empty((np.uint8(200), np.uint8(200)), "u1"), room.empty(np.array([3, 4]), "u1")]
-    assert [it.shape for it in arrays] == [(100,), (200, 200), (3, 4)]
-    for number, array in enumerate(arrays):
-        array[:] = number
-    assert [set(it.flat) for it in arrays] == [{0}, {1}, {2}]
-    assert pair.channel.empty(np.int32(5), "u1").shape == (5,)
+def test_sizes_are_whole_and_not_negative(place):
+    with xmem.Channel(place.path()) as channel:
+        room = channel.room(np.uint16(65_472))
+        arrays = [room.empty(np.int64(100), "u1")]
+        left = room.left
+        for shape in (-1, (-1,), (10, -10), (-2, -3), np.int64(-1), (np.int8(-1), 5)):
+            for empty in (room.empty, channel.empty):
+                with pytest.raises(ValueError, match="no negative size"):
+                    empty(shape, "u1")
+        # More elements than NumPy's arrays have, of which there is none.
+        with pytest.raises(ValueError):
+            room.empty((0, 1 << 62, 1 << 62), "u1")
+        with pytest.raises(TypeError):
+            room.empty(1.5, "u1")
+        assert room.left == left
+        arrays += [room.empty((np.uint8(200), np.uint8(200)), "u1"), room.empty(np.array([3, 4]), "u1")]
+        assert [it.shape for it in arrays] == [(100,), (200, 200), (3, 4)]
+        for number, array in enumerate(arrays):
+            array[:] = number
+        assert [set(it.flat) for it in arrays] == [{0}, {1}, {2}]
+        assert channel.empty(np.int32(5), "u1").shape == (5,)
 
 
 def test_many_arrays_in_one_room(pair):
