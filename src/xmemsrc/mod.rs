@@ -17,6 +17,7 @@ mod settings;
 mod shift;
 mod stream;
 mod times;
+mod window;
 
 use gst::{glib, prelude::*};
 

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The part of this pipeline's time in which frames are shown.
+
+use std::mem::take;
+
+use xmem_core::FrameMeta;
+
+use super::{
+    stream::{Playback, TRICKS},
+    times::{BufferTimes, at_speed},
+};
+use crate::stream::timing;
+
+pub(super) type Segment = gst::FormattedSegment<gst::ClockTime>;
+
+/// The part of this pipeline's time in which frames are shown.
+#[derive(Debug, Default)]
+pub(super) struct Window {
+    /// The segment that was sent, or is due. `None`: all frames are shown.
+    sent: Option<Segment>,
+    /// It is to be sent before the next frame.
+    is_due: bool,
+    /// The producer's segment for which it was sent.
+    of: Option<Segment>,
+}
+
+/// Times of a clock that is measured differ by less, and a sample is longer.
+const INEXACT: gst::ClockTime = gst::ClockTime::from_useconds(5);
+
+/// The parts of a frame before and after a segment. A decoder removes their samples.
+#[derive(Debug, Default, Clone, Copy)]
+struct Cut {
+    before: gst::ClockTime,
+    after: gst::ClockTime,
+}
+
+impl Cut {
+    /// `None`: the frame is outside.
+    fn of(
+        segment: &Segment,
+        pts: gst::ClockTime,
+        duration: Option<gst::ClockTime>,
+    ) -> Option<Self> {
+        let duration = duration.unwrap_or(gst::ClockTime::from_nseconds(1));
+        let end = pts.saturating_add(duration);
+        let (first, last) = segment.clip(pts, end)?;
+        Some(Self {
+            before: first?.saturating_sub(pts),
+            after: end.saturating_sub(last?),
+        })
+    }
+
+    fn at_speed(self, speed: f64) -> Self {
+        Self {
+            before: at_speed(self.before, speed),
+            after: at_speed(self.after, speed),
+        }
+    }
+
+    fn is_like(self, other: Self) -> bool {
+        self.before.absdiff(other.before) <= INEXACT && self.after.absdiff(other.after) <= INEXACT
+    }
+}
+
+impl Window {
+    /// The segment to send before the frame that was followed last. `None`: the previous one applies.
+    pub(super) fn due(&mut self) -> Option<&Segment> {
+        take(&mut self.is_due).then_some(self.sent.as_ref())?
+    }
+
+    /// Follows a frame to its segment.
+    #[inline]
+    pub(super) fn follow(&mut self, playback: &Playback, meta: &FrameMeta, times: &BufferTimes) {
+        if playback.shown().is_some() || self.of.is_some() {
+            self.follow_encoded(playback, meta, times);
+        }
+    }
+
+    /// Each segment of the producer is sent before its first frame: a later one would drain the decoder, and some then lose what
+    /// the next frames refer to. It is sent again if the times of the frames no longer match it, as after a pause.
+    #[inline(never)]
+    fn follow_encoded(&mut self, playback: &Playback, meta: &FrameMeta, times: &BufferTimes) {
+        let producers = meta.pts.and_then(timing::known);
+        // The time of an early frame is not its own.
+        let own = times.pts.filter(|_| !times.is_early);
+        let Some((producers, own)) = producers.zip(own) else {
+            return;
+        };
+        let shown = playback.shown();
+        let is_new = shown != self.of.as_ref();
+        if !is_new {
+            let cut = |segment: Option<&Segment>, pts, duration| match segment {
+                None => Some(Cut::default()),
+                Some(segment) => Cut::of(segment, pts, duration),
+            };
+            let there = cut(shown, producers, meta.duration.and_then(timing::known));
+            let fits = match (there, cut(self.sent.as_ref(), own, times.duration)) {
+                (Some(there), Some(here)) => {
+                    let speed = shown.map_or(1.0, |shown| shown.rate());
+                    playback.is_video() || there.at_speed(speed).is_like(here)
+                }
+                (there, here) => there.is_none() && here.is_none(),
+            };
+            if fits {
+                return;
+            }
+        }
+        self.of = shown.cloned();
+        let window = shown.map_or_else(Segment::new, |shown| converted(shown, producers, own));
+        let is_open = window == Segment::new();
+        let before = self.sent.replace(window);
+        self.is_due = before.is_some() || !is_open;
+    }
+}
+
+/// The producer's segment in times of this pipeline. The same frame has the time `producers` there and `own` here. The time of a
+/// frame stays its running time.
+fn converted(shown: &Segment, producers: gst::ClockTime, own: gst::ClockTime) -> Segment {
+    let time = |time: gst::ClockTime| {
+        let distance = |from: gst::ClockTime, to: gst::ClockTime| {
+            let nanoseconds = to.saturating_sub(from).nseconds() as f64 / shown.rate();
+            gst::ClockTime::from_nseconds(nanoseconds as u64)
+        };
+        own.saturating_add(distance(producers, time))
+            .saturating_sub(distance(time, producers))
+    };
+    let start = time(shown.start().unwrap_or_default());
+    let mut window = Segment::new();
+    window.set_start(start);
+    window.set_stop(shown.stop().map(time));
+    window.set_base(start);
+    window.set_time(start);
+    window.set_position(start);
+    window.set_flags(shown.flags() & TRICKS);
+    window
+}
