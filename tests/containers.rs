@@ -9,11 +9,14 @@ use std::{
     fs,
     os::unix::fs::{PermissionsExt, chown},
     path::{Path, PathBuf},
-    process::{Child, Command, ExitStatus, Stdio},
+    process::{Command, Stdio},
 };
 
 use rustix::process::{Pid, Signal, kill_process};
-use support::{process::errors, *};
+use support::{
+    process::{Launch, errors},
+    *,
+};
 use xmem_core::discovery::query;
 use xmem_core::{ConnectError, PoolStats};
 
@@ -118,65 +121,22 @@ impl Scene {
         dir
     }
 
-    fn launch(&self, name: &str, runner: Runner, pipeline: &str) -> Container {
+    fn launch(&self, name: &str, runner: Runner, pipeline: &str) -> Launch {
         let pipeline = pipeline.replace("POOL", POOL);
         let mut command = vec!["gst-launch-1.0"];
         command.extend(pipeline.split_ascii_whitespace());
         self.start(name, runner, &command)
     }
 
-    fn start(&self, name: &str, runner: Runner, command: &[&str]) -> Container {
-        let log = self.pools.file(&format!("{name}.log"));
-        let output = fs::File::create(&log).unwrap();
-        let child = contained(self.pools.path(), runner)
+    /// A container. It is killed with all its processes when it is dropped.
+    fn start(&self, name: &str, runner: Runner, command: &[&str]) -> Launch {
+        let mut container = contained(self.pools.path(), runner);
+        container
             .args(command)
             .env("GST_PLUGIN_PATH_1_0", "/mnt/shared/plugins")
             .env("GST_REGISTRY_1_0", "/tmp/registry.bin")
-            .stdin(Stdio::null())
-            .stderr(output.try_clone().unwrap())
-            .stdout(output)
-            .spawn()
-            .unwrap();
-        Container { child, log }
-    }
-}
-
-/// A container. It is killed with all its processes when it is dropped.
-struct Container {
-    child: Child,
-    log: PathBuf,
-}
-
-impl Container {
-    fn log(&self) -> String {
-        fs::read_to_string(&self.log).unwrap()
-    }
-
-    /// `None` if the container still runs.
-    fn ended(&mut self) -> Option<ExitStatus> {
-        self.child.try_wait().unwrap()
-    }
-
-    fn wait(&mut self) -> ExitStatus {
-        self.child.wait().unwrap()
-    }
-
-    #[track_caller]
-    fn succeeds(&mut self) {
-        let status = self.wait();
-        assert!(status.success(), "{status}\n{}", self.log());
-    }
-
-    fn kill(mut self) {
-        kill_process(Pid::from_child(&self.child), Signal::KILL).unwrap();
-        self.wait();
-    }
-}
-
-impl Drop for Container {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+            .stdin(Stdio::null());
+        Launch::start(&self.pools, name, &mut container)
     }
 }
 
@@ -210,10 +170,10 @@ fn frames_arrive_bit_exact(producer: Runner, consumer: Runner, properties: &str)
     );
     // If one container fails, the other would wait.
     until("the end of one container", || {
-        producer.ended().or(consumer.ended()).is_some()
+        producer.has_ended() || consumer.has_ended()
     });
     for container in [&mut producer, &mut consumer] {
-        if container.ended().is_some() {
+        if container.has_ended() {
             container.succeeds();
         }
     }
@@ -276,7 +236,7 @@ fn root_of_another_container_is_denied() {
             own.log().contains("PLAYING") || errors(&own.log()).next().is_some()
         });
         assert!(errors(&own.log()).next().is_none(), "{}", own.log());
-        producer.kill();
+        drop(producer);
         // The killed producer left its files.
         for name in ["cam0", "cam0.xmem.lock"] {
             fs::remove_file(scene.pools.file(name)).unwrap();
@@ -322,7 +282,7 @@ fn containers_may_be_killed_and_started_again() {
     assert_eq!(program.trim(), "gst-launch-1.0", "{stats:?}");
 
     // The consumer's death is detected nevertheless, and its slots become free.
-    consumer.kill();
+    drop(consumer);
     until("the consumer's end", || {
         let stats = scene.stats();
         stats.is_some_and(|stats| stats.consumers.is_empty() && stats.slots_held <= 4)
@@ -330,7 +290,7 @@ fn containers_may_be_killed_and_started_again() {
     let consumer = consume();
     until("frames for the next consumer", receives);
 
-    producer.kill();
+    drop(producer);
     until("the producer's end", || {
         matches!(query(scene.pool()), Err(ConnectError::NotFound { .. }))
     });
@@ -361,7 +321,7 @@ fn commands_end_at_a_signal_as_the_first_process() {
         let [name, argument] = command;
         let mut container = scene.start(name, Runner::Root, &[program, name, argument]);
         until("it runs", || container.log().contains(says));
-        let unshare = container.child.id();
+        let unshare = container.pid();
         let children = fs::read_to_string(format!("/proc/{unshare}/task/{unshare}/children"));
         let first = children.unwrap().trim().parse().unwrap();
         kill_process(Pid::from_raw(first).unwrap(), signal).unwrap();

@@ -9,48 +9,20 @@ use crate::pictures::caps;
 use crate::support::LOSSLESS;
 
 /// The functions that allocate, open or copy memory, or let the CPU wait.
-const COSTLY: [&str; 34] = [
-    "cuMemAlloc_v2",
-    "cuMemAllocPitch_v2",
-    "cuMemAllocAsync",
-    "cuMemAllocHost_v2",
-    "cuMemFree_v2",
-    "cuMemFreeAsync",
-    "cuMemFreeHost",
-    "cuMemCreate",
-    "cuMemMap",
-    "cuMemUnmap",
-    "cuMemHostRegister_v2",
-    "cuMemImportFromShareableHandle",
-    "cuMemExportToShareableHandle",
-    "cuIpcGetMemHandle",
-    "cuIpcOpenMemHandle_v2",
-    "cuIpcCloseMemHandle",
-    "cuIpcOpenEventHandle",
-    "cuIpcGetEventHandle",
-    "cuEventCreate",
-    "cuEventDestroy_v2",
-    "cuStreamCreate",
-    "cuStreamDestroy_v2",
-    "cuCtxSynchronize",
-    "cuStreamSynchronize",
-    "cuEventSynchronize",
-    "cuMemcpyDtoD_v2",
-    "cuMemcpyDtoDAsync_v2",
-    "cuMemcpyDtoH_v2",
-    "cuMemcpyDtoHAsync_v2",
-    "cuMemcpyHtoD_v2",
-    "cuMemcpyHtoDAsync_v2",
-    "cuMemcpy2D_v2",
-    "cuMemcpy2DAsync_v2",
-    "cuMemcpyPeerAsync",
-];
+const COSTLY: &str = "\
+    cuMemAlloc_v2 cuMemAllocPitch_v2 cuMemAllocAsync cuMemAllocHost_v2 cuMemFree_v2 cuMemFreeAsync \
+    cuMemFreeHost cuMemCreate cuMemMap cuMemUnmap cuMemHostRegister_v2 \
+    cuMemImportFromShareableHandle cuMemExportToShareableHandle cuIpcGetMemHandle \
+    cuIpcOpenMemHandle_v2 cuIpcCloseMemHandle cuIpcOpenEventHandle cuIpcGetEventHandle cuEventCreate \
+    cuEventDestroy_v2 cuStreamCreate cuStreamDestroy_v2 cuCtxSynchronize cuStreamSynchronize \
+    cuEventSynchronize cuMemcpyDtoD_v2 cuMemcpyDtoDAsync_v2 cuMemcpyDtoH_v2 cuMemcpyDtoHAsync_v2 \
+    cuMemcpyHtoD_v2 cuMemcpyHtoDAsync_v2 cuMemcpy2D_v2 cuMemcpy2DAsync_v2 cuMemcpyPeerAsync";
 
 /// The number of calls of each of these functions.
 fn costs(lab: &Lab, actor: &Actor) -> Vec<(&'static str, u64)> {
     let calls = lab.machine.calls(actor.pid());
     let of = |name| (name, calls.get(name).copied().unwrap_or(0));
-    COSTLY.map(of).to_vec()
+    COSTLY.split_whitespace().map(of).collect()
 }
 
 /// The increase since then.

@@ -6,7 +6,7 @@ use crate::support::*;
 use gst::prelude::*;
 use gstxmem::{XmemAllocator, XmemBufferPool};
 
-fn caps() -> gst::Caps {
+pub(crate) fn caps() -> gst::Caps {
     "video/x-raw,format=I420,width=320,height=240,framerate=30/1"
         .parse()
         .unwrap()

@@ -4,16 +4,11 @@
 
 #![allow(unsafe_code)] // writes fields as elements in C do
 
+use crate::pool::caps;
 use crate::support::*;
 use gst::{glib::translate::*, prelude::*};
 
 const SIZE: usize = 320 * 240 * 3 / 2;
-
-fn caps() -> gst::Caps {
-    "video/x-raw,format=I420,width=320,height=240,framerate=30/1"
-        .parse()
-        .unwrap()
-}
 
 /// A started sink, and the pool that it offers.
 struct Offered {

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from channel_support import Place
 from support import Child, eventually
 
 
@@ -36,6 +37,14 @@ def directory() -> Iterator[Path]:
 @pytest.fixture
 def pool(directory: Path) -> str:
     return str(directory / "p.sock")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    """A directory for channels that must be empty at the end of the test."""
+    place = Place(tmp_path)
+    yield place
+    place.assert_clean()
 
 
 @pytest.fixture

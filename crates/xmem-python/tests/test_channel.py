@@ -27,13 +27,6 @@ import xmem
 
 
 @pytest.fixture
-def place(tmp_path):
-    place = Place(tmp_path)
-    yield place
-    place.assert_clean()
-
-
-@pytest.fixture
 def pair(place):
     """A channel, and a process that sends all messages back."""
     with Process(echo, place.path()), xmem.Channel(place.path()) as channel:

@@ -10,16 +10,9 @@ import threading
 
 import numpy as np
 import pytest
-from channel_support import HANG, Place, Process, echo, wait_until
+from channel_support import HANG, Process, echo, wait_until
 
 import xmem
-
-
-@pytest.fixture
-def place(tmp_path):
-    place = Place(tmp_path)
-    yield place
-    place.assert_clean()
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import threading
 
 import numpy as np
 import pytest
-from channel_support import HANG, Place, Process, wait_until
+from channel_support import HANG, Process, wait_until
 
 import xmem
 
@@ -20,13 +20,6 @@ import xmem
 def serve(path):
     with xmem.Channel.connect(path, timeout=HANG) as channel:
         channel.serve()
-
-
-@pytest.fixture
-def place(tmp_path):
-    place = Place(tmp_path)
-    yield place
-    place.assert_clean()
 
 
 class Counter:

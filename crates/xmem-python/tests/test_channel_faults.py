@@ -14,16 +14,9 @@ import time
 
 import numpy as np
 import pytest
-from channel_support import HANG, Place, Process, digest, echo, forkserver, wait_until
+from channel_support import HANG, Process, digest, echo, forkserver, wait_until
 
 import xmem
-
-
-@pytest.fixture
-def place(tmp_path):
-    place = Place(tmp_path)
-    yield place
-    place.assert_clean()
 
 
 def nested(seed, size=40_000):

@@ -6,19 +6,11 @@ import multiprocessing
 import os
 import signal
 
-import pytest
-from channel_support import HANG, Place, Process, wait_until
+from channel_support import HANG, Process, wait_until
 
 import xmem
 
 COUNT = 4
-
-
-@pytest.fixture
-def place(tmp_path):
-    place = Place(tmp_path)
-    yield place
-    place.assert_clean()
 
 
 def join(path):

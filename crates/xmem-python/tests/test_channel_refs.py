@@ -11,17 +11,10 @@ import weakref
 
 import numpy as np
 import pytest
-from channel_support import HANG, Place, Process, forkserver, wait_until
+from channel_support import HANG, Process, forkserver, wait_until
 
 import xmem
 from xmem.channel import _arrays
-
-
-@pytest.fixture
-def place(tmp_path):
-    place = Place(tmp_path)
-    yield place
-    place.assert_clean()
 
 
 class Stays:

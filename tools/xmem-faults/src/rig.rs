@@ -25,7 +25,7 @@ const SHM_SIZE: u64 = 64;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Plan {
     /// Number of faults
-    #[arg(long, default_value_t = 100)]
+    #[arg(long, default_value_t = 1000)]
     faults: u64,
     /// Seed of the schedule; the same seed gives the same schedule [default: random; the program prints it]
     #[arg(long)]
