@@ -7,15 +7,9 @@ use crate::{Result, cargo, packages};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Number of faults
-    #[arg(long, default_value_t = 1000)]
-    faults: u64,
-    /// Seed of the schedule; the same seed gives the same schedule [default: random; the program prints it]
-    #[arg(long)]
-    seed: Option<u64>,
-    /// Fail if a live process waits longer than this for another process
-    #[arg(long)]
-    limit_ms: Option<u64>,
+    /// Arguments for xmem-faults: `--faults 5000`, `--seed 7`, `--limit-ms 100`
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    rest: Vec<String>,
 }
 
 pub(crate) fn run(args: &Args) -> Result {
@@ -27,15 +21,6 @@ pub(crate) fn run(args: &Args) -> Result {
         Step::new(name, command, SEE_ABOVE)
     };
     let mut run = step("faults", "run");
-    let command = &mut run.command;
-    command.args(["--", "--faults", &args.faults.to_string()]);
-    let options = [("--seed", args.seed), ("--limit-ms", args.limit_ms)];
-    for (name, value) in options {
-        command.args(
-            value
-                .iter()
-                .flat_map(|value| [name.to_owned(), value.to_string()]),
-        );
-    }
+    run.command.arg("--").args(&args.rest);
     step::run_all(vec![step("build", "build"), run])
 }

@@ -33,181 +33,128 @@ const EXISTS: [&str; 2] = ["--exists", "--atleast-version=0.0"];
 /// The system's Python, even if PATH has another one first.
 const PYTHON: &str = "/usr/bin/python3";
 
+/// Rows of a package and what it provides.
+macro_rules! needs {
+    ($($package:literal, $($need:expr),+;)*) => { &[$(($package, &[$($need),+])),*] };
+}
+
 /// The packages of Debian 12, Debian 13 and Ubuntu 24.04 that provide each dependency. Programs come first, because the checks of
 /// the others run them.
-const NEEDS: Needs = &[
-    ("pkg-config", &[Program("pkg-config")]),
+const NEEDS: Needs = needs! {
+    "pkg-config", Program("pkg-config");
     // Tests start processes of other users, and containers.
-    ("util-linux", &[Program("setpriv"), Program("unshare")]),
-    ("mount", &[Program("mount")]),
-    ("python3-venv", &[Python("venv, ensurepip")]),
-    (
-        "libgstreamer1.0-dev",
-        &[
-            Library("gstreamer-1.0", "1.22"),
-            Library("glib-2.0", "2.74"),
-        ],
-    ),
-    (
-        "libgstreamer-plugins-base1.0-dev",
-        &[
-            Library("gstreamer-audio-1.0", "1.22"),
-            Library("gstreamer-video-1.0", "1.22"),
-            Library("gstreamer-app-1.0", "1.22"),
-        ],
-    ),
-    (
-        "gstreamer1.0-tools",
-        &[Program("gst-launch-1.0"), Program("gst-inspect-1.0")],
-    ),
-    (
-        "gstreamer1.0-plugins-base",
-        &[
-            Element("videotestsrc"),
-            Element("videoconvert"),
-            Element("decodebin"),
-        ],
-    ),
-    (
-        "gstreamer1.0-plugins-base-apps",
-        &[Program("gst-play-1.0"), Program("gst-device-monitor-1.0")],
-    ),
+    "util-linux", Program("setpriv"), Program("unshare");
+    "mount", Program("mount");
+    "python3-venv", Python("venv, ensurepip");
+    "libgstreamer1.0-dev", Library("gstreamer-1.0", "1.22"), Library("glib-2.0", "2.74");
+    "libgstreamer-plugins-base1.0-dev", Library("gstreamer-audio-1.0", "1.22"), Library("gstreamer-video-1.0", "1.22"), Library("gstreamer-app-1.0", "1.22");
+    "gstreamer1.0-tools", Program("gst-launch-1.0"), Program("gst-inspect-1.0");
+    "gstreamer1.0-plugins-base", Element("videotestsrc"), Element("videoconvert"), Element("decodebin");
+    "gstreamer1.0-plugins-base-apps", Program("gst-play-1.0"), Program("gst-device-monitor-1.0");
     // This package has the elements that draw text.
-    ("gstreamer1.0-x", &[Element("timeoverlay")]),
-    (
-        "gstreamer1.0-plugins-good",
-        &[
-            Element("qtdemux"),
-            Element("splitmuxsrc"),
-            Element("videobalance"),
-            Element("pngenc"),
-        ],
-    ),
-    (
-        "gstreamer1.0-plugins-bad",
-        &[
-            Element("h264parse"),
-            Element("openh264dec"),
-            Element("shmsink"),
-        ],
-    ),
-    ("gstreamer1.0-plugins-ugly", &[Element("x264enc")]),
-    ("gstreamer1.0-libav", &[Element("avdec_h264")]),
-];
+    "gstreamer1.0-x", Element("timeoverlay");
+    "gstreamer1.0-plugins-good", Element("qtdemux"), Element("splitmuxsrc"), Element("videobalance"), Element("pngenc");
+    "gstreamer1.0-plugins-bad", Element("h264parse"), Element("openh264dec"), Element("shmsink");
+    "gstreamer1.0-plugins-ugly", Element("x264enc");
+    "gstreamer1.0-libav", Element("avdec_h264");
+};
 
 /// Additional dependencies of the tests: programs that read frames of a pool and do not know xmem.
-const TEST_NEEDS: Needs = &[
-    ("ffmpeg", &[Program("ffmpeg")]),
-    ("python3-opencv", &[PythonModule("cv2")]),
+const TEST_NEEDS: Needs = needs! {
+    "ffmpeg", Program("ffmpeg");
+    "python3-opencv", PythonModule("cv2");
     // Programs in C and C++ that use the pools by libxmem.
-    ("g++", &[Program("g++")]),
+    "g++", Program("g++");
     // Other build systems that find libxmem, and the comparison of its binary interface.
-    ("meson", &[Program("meson")]),
-    ("ninja-build", &[Program("ninja")]),
-    ("cmake", &[Program("cmake")]),
-    ("abigail-tools", &[Program("abidiff")]),
-    (
-        "libopencv-imgproc-dev",
-        &[File("/usr/include/opencv4/opencv2/imgproc.hpp")],
-    ),
-    ("libavformat-dev", &[Library("libavformat", "59")]),
-    ("python3-gi", &[PythonModule("gi")]),
-    (
-        "gir1.2-gst-rtsp-server-1.0",
-        &[PythonModule("gi.repository.GstRtspServer")],
-    ),
+    "meson", Program("meson");
+    "ninja-build", Program("ninja");
+    "cmake", Program("cmake");
+    "abigail-tools", Program("abidiff");
+    "libopencv-imgproc-dev", File("/usr/include/opencv4/opencv2/imgproc.hpp");
+    "libavformat-dev", Library("libavformat", "59");
+    "python3-gi", PythonModule("gi");
+    "gir1.2-gst-rtsp-server-1.0", PythonModule("gi.repository.GstRtspServer");
     // Programs that show a pool as a camera.
-    ("dbus-daemon", &[Program("dbus-daemon")]),
-    ("pipewire-bin", &[Program("pipewire"), Program("pw-dump")]),
-    ("wireplumber", &[Program("wireplumber")]),
-    ("gstreamer1.0-pipewire", &[Element("pipewiresink")]),
-];
+    "dbus-daemon", Program("dbus-daemon");
+    "pipewire-bin", Program("pipewire"), Program("pw-dump");
+    "wireplumber", Program("wireplumber");
+    "gstreamer1.0-pipewire", Element("pipewiresink");
+};
 
 /// Additional dependencies of the Python module's tests, for pipelines that gst-launch-1.0 cannot create.
-pub(crate) const PYTHON_NEEDS: Needs = &[
-    ("python3-gi", &[PythonModule("gi")]),
-    (
-        "gir1.2-gst-plugins-base-1.0",
-        &[PythonModule("gi.repository.GstAllocators")],
-    ),
-];
+pub(crate) const PYTHON_NEEDS: Needs = needs! {
+    "python3-gi", PythonModule("gi");
+    "gir1.2-gst-plugins-base-1.0", PythonModule("gi.repository.GstAllocators");
+};
 
 /// Additional dependencies of the benchmark.
-pub(crate) const BENCH_NEEDS: Needs = &[
-    ("strace", &[Program("strace")]),
-    ("gstreamer1.0-plugins-ugly", &[Element("x264enc")]),
-    ("gstreamer1.0-libav", &[Element("avdec_h264")]),
-];
+pub(crate) const BENCH_NEEDS: Needs = needs! {
+    "strace", Program("strace");
+    "gstreamer1.0-plugins-ugly", Element("x264enc");
+    "gstreamer1.0-libav", Element("avdec_h264");
+};
 
 /// Additional dependencies of `cargo xtask test --compat`.
-pub(crate) const COMPAT_NEEDS: Needs = &[
-    ("debootstrap", &[Program("debootstrap")]),
-    ("util-linux", &[Program("pivot_root")]),
-];
+pub(crate) const COMPAT_NEEDS: Needs = needs! {
+    "debootstrap", Program("debootstrap");
+    "util-linux", Program("pivot_root");
+};
 
 /// Additional dependencies of `cargo xtask camera`.
-pub(crate) const CAMERA_NEEDS: Needs = &[("qemu-system-x86", &[Program("qemu-system-x86_64")])];
+pub(crate) const CAMERA_NEEDS: Needs = needs! {
+    "qemu-system-x86", Program("qemu-system-x86_64");
+};
 
 /// What `cargo xtask camera` needs inside of the virtual machine.
-const GUEST_NEEDS: Needs = &[
-    ("kmod", &[Program("modprobe")]),
-    ("python3", &[Program("python3")]),
-    (
-        "gstreamer1.0-plugins-good",
-        &[Element("v4l2src"), Element("jpegdec")],
-    ),
+const GUEST_NEEDS: Needs = needs! {
+    "kmod", Program("modprobe");
+    "python3", Program("python3");
+    "gstreamer1.0-plugins-good", Element("v4l2src"), Element("jpegdec");
     // A program that maps DMA buffers by itself.
-    ("python3-gi", &[PythonModule("gi")]),
-    (
-        "gir1.2-gst-plugins-base-1.0",
-        &[PythonModule("gi.repository.GstAllocators")],
-    ),
+    "python3-gi", PythonModule("gi");
+    "gir1.2-gst-plugins-base-1.0", PythonModule("gi.repository.GstAllocators");
     // The picture that `xmem camera` shows without a producer.
-    ("gstreamer1.0-x", &[Element("textoverlay")]),
+    "gstreamer1.0-x", Element("textoverlay");
     // Programs that read cameras.
-    ("ffmpeg", &[Program("ffmpeg")]),
-    ("v4l-utils", &[Program("v4l2-ctl")]),
+    "ffmpeg", Program("ffmpeg");
+    "v4l-utils", Program("v4l2-ctl");
     // The module for cameras that a program feeds, which is built for the kernel of these headers.
-    (
-        "linux-headers-amd64",
-        &[File("/usr/share/doc/linux-headers-amd64")],
-    ),
-    ("v4l2loopback-dkms", &[Program("dkms")]),
-];
+    "linux-headers-amd64", File("/usr/share/doc/linux-headers-amd64");
+    "v4l2loopback-dkms", Program("dkms");
+};
 
 /// Additional dependencies of `cargo xtask package`.
-pub(crate) const PACKAGE_NEEDS: Needs = &[
-    ("meson", &[Program("meson")]),
-    ("ninja-build", &[Program("ninja")]),
-    ("gcc", &[Program("cc")]),
-];
+pub(crate) const PACKAGE_NEEDS: Needs = needs! {
+    "meson", Program("meson");
+    "ninja-build", Program("ninja");
+    "gcc", Program("cc");
+};
 
 /// Additional dependencies of `cargo xtask dist`.
-pub(crate) const DIST_NEEDS: Needs = &[
-    ("debhelper", &[Program("dh")]),
-    ("dpkg-dev", &[Program("dpkg-buildpackage")]),
-    ("lintian", &[Program("lintian")]),
-];
+pub(crate) const DIST_NEEDS: Needs = needs! {
+    "debhelper", Program("dh");
+    "dpkg-dev", Program("dpkg-buildpackage");
+    "lintian", Program("lintian");
+};
 
 /// What `cargo xtask dist --check` needs inside of another Debian to use the packages.
-const USER_NEEDS: Needs = &[
-    ("gstreamer1.0-tools", &[Program("gst-launch-1.0")]),
-    (
-        "gstreamer1.0-plugins-base",
-        &[Element("videotestsrc"), Element("videoconvert")],
-    ),
-    ("gstreamer1.0-plugins-good", &[Element("pngenc")]),
-    ("gcc", &[Program("cc")]),
-    ("libc6-dev", &[File("/usr/include/stdio.h")]),
-    ("pkgconf", &[File("/usr/bin/pkg-config")]),
-    ("python3-venv", &[PythonModule("ensurepip")]),
-    ("python3-numpy", &[PythonModule("numpy")]),
-    ("gir1.2-gstreamer-1.0", &[PythonModule("gi.repository.Gst")]),
-    ("python3-gi", &[PythonModule("gi")]),
-];
+const USER_NEEDS: Needs = needs! {
+    "gstreamer1.0-tools", Program("gst-launch-1.0");
+    "gstreamer1.0-plugins-base", Element("videotestsrc"), Element("videoconvert");
+    "gstreamer1.0-plugins-good", Element("pngenc");
+    "gcc", Program("cc");
+    "libc6-dev", File("/usr/include/stdio.h");
+    "pkgconf", File("/usr/bin/pkg-config");
+    "python3-venv", PythonModule("ensurepip");
+    "python3-numpy", PythonModule("numpy");
+    "gir1.2-gstreamer-1.0", PythonModule("gi.repository.Gst");
+    "python3-gi", PythonModule("gi");
+};
 
 /// Additional dependencies of `cargo xtask sanitize` and `cargo xtask count`.
-pub(crate) const VALGRIND_NEEDS: Needs = &[("valgrind", &[Program("valgrind")])];
+pub(crate) const VALGRIND_NEEDS: Needs = needs! {
+    "valgrind", Program("valgrind");
+};
 
 /// Installs the missing dependencies of building, testing and the demo, and `more`.
 pub(crate) fn ensure(more: &[Needs]) -> Result {

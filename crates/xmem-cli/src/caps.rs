@@ -6,29 +6,11 @@ use xmem_core::PoolStats;
 
 /// The caps of encoded frames that are read by a parser and a decoder alone. Containers and playlists are not among them: whatever
 /// GStreamer finds in them decides what it opens, also addresses and files of this user.
-const ENCODED: [&str; 21] = [
-    "video/x-h264",
-    "video/x-h265",
-    "video/x-h266",
-    "video/x-h263",
-    "video/x-av1",
-    "video/x-vp8",
-    "video/x-vp9",
-    "video/mpeg,systemstream=false",
-    "video/x-theora",
-    "video/x-dirac",
-    "video/x-prores",
-    "video/x-dnxhd",
-    "video/x-wmv",
-    "video/x-ffv",
-    "video/x-huffyuv",
-    "video/x-cineform",
-    "image/jpeg",
-    "image/png",
-    "image/webp",
-    "image/x-jpc",
-    "video/x-divx",
-];
+const ENCODED: &str = "\
+    video/x-h264;video/x-h265;video/x-h266;video/x-h263;video/x-av1;video/x-vp8;video/x-vp9;\
+    video/mpeg,systemstream=false;video/x-theora;video/x-dirac;video/x-prores;video/x-dnxhd;\
+    video/x-wmv;video/x-ffv;video/x-huffyuv;video/x-cineform;image/jpeg;image/png;image/webp;\
+    image/x-jpc;video/x-divx";
 
 /// The maximum number of characters of a short description.
 const MAX_SUMMARY: usize = 100;
@@ -78,8 +60,8 @@ impl Caps {
 
     /// Whether frames that are encoded need no more than a parser and a decoder.
     pub(crate) fn is_elementary(&self) -> bool {
-        let names = ENCODED.map(|caps| caps.split(',').next().unwrap_or(caps));
-        names.contains(&self.name.as_str()) && self.get("systemstream") != Some("true")
+        let mut names = ENCODED.split(';').filter_map(|caps| caps.split(',').next());
+        names.any(|name| name == self.name) && self.get("systemstream") != Some("true")
     }
 
     /// The format of raw frames.
@@ -165,7 +147,7 @@ impl Caps {
 
 /// A capsfilter that lets through only frames that need no more than a parser and a decoder, or none.
 pub(crate) fn elementary_filter() -> String {
-    format!("capsfilter caps=video/x-raw;{}", ENCODED.join(";"))
+    format!("capsfilter caps=video/x-raw;{ENCODED}")
 }
 
 /// Splits the first structure of caps at commas, except for commas in quotes and brackets.

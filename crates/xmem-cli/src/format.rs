@@ -25,13 +25,13 @@ pub(crate) fn process(pid: u32) -> String {
 pub(crate) struct Table(comfy_table::Table);
 
 impl Table {
-    pub(crate) fn new<const N: usize>(heading: [&str; N]) -> Self {
+    pub(crate) fn new<'a>(heading: impl IntoIterator<Item = &'a str>) -> Self {
         let mut table = comfy_table::Table::new();
         table
             .load_style(presets::NOTHING)
             // Lines are never wrapped, so that the output does not depend on the terminal.
             .set_content_arrangement(ContentArrangement::Disabled)
-            .set_header(heading);
+            .set_header(heading.into_iter().collect::<Vec<_>>());
         for column in table.column_iter_mut() {
             column.set_padding((0, 2));
         }

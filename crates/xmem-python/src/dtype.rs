@@ -25,15 +25,15 @@ struct Names {
 const fn names(
     dtype: DType,
     name: &'static str,
-    format: &'static CStr,
-    typestr: &'static str,
+    format: Option<&'static CStr>,
+    typestr: Option<&'static str>,
     dlpack: u8,
 ) -> Names {
     Names {
         dtype,
         name,
-        format: Some(format),
-        typestr: Some(typestr),
+        format,
+        typestr,
         dlpack,
     }
 }
@@ -45,26 +45,20 @@ const BFLOAT: u8 = 4;
 const BOOL: u8 = 6;
 
 const ALL: &[Names] = &[
-    names(DType::U8, "uint8", c"B", "|u1", UINT),
-    names(DType::I8, "int8", c"b", "|i1", INT),
-    names(DType::U16, "uint16", c"H", "<u2", UINT),
-    names(DType::I16, "int16", c"h", "<i2", INT),
-    names(DType::U32, "uint32", c"I", "<u4", UINT),
-    names(DType::I32, "int32", c"i", "<i4", INT),
+    names(DType::U8, "uint8", Some(c"B"), Some("|u1"), UINT),
+    names(DType::I8, "int8", Some(c"b"), Some("|i1"), INT),
+    names(DType::U16, "uint16", Some(c"H"), Some("<u2"), UINT),
+    names(DType::I16, "int16", Some(c"h"), Some("<i2"), INT),
+    names(DType::U32, "uint32", Some(c"I"), Some("<u4"), UINT),
+    names(DType::I32, "int32", Some(c"i"), Some("<i4"), INT),
     // "l" and "L" have eight bytes on all platforms of the core. NumPy uses them too.
-    names(DType::U64, "uint64", c"L", "<u8", UINT),
-    names(DType::I64, "int64", c"l", "<i8", INT),
-    names(DType::F16, "float16", c"e", "<f2", FLOAT),
-    Names {
-        dtype: DType::Bf16,
-        name: "bfloat16",
-        format: None,
-        typestr: None,
-        dlpack: BFLOAT,
-    },
-    names(DType::F32, "float32", c"f", "<f4", FLOAT),
-    names(DType::F64, "float64", c"d", "<f8", FLOAT),
-    names(DType::Bool, "bool", c"?", "|b1", BOOL),
+    names(DType::U64, "uint64", Some(c"L"), Some("<u8"), UINT),
+    names(DType::I64, "int64", Some(c"l"), Some("<i8"), INT),
+    names(DType::F16, "float16", Some(c"e"), Some("<f2"), FLOAT),
+    names(DType::Bf16, "bfloat16", None, None, BFLOAT),
+    names(DType::F32, "float32", Some(c"f"), Some("<f4"), FLOAT),
+    names(DType::F64, "float64", Some(c"d"), Some("<f8"), FLOAT),
+    names(DType::Bool, "bool", Some(c"?"), Some("|b1"), BOOL),
 ];
 
 fn of(dtype: DType) -> &'static Names {

@@ -80,11 +80,11 @@ impl Collector for Pools {
                 .map(|(labels, stats)| (labels, info(stats)))
                 .collect(),
         )?;
-        for (name, help, value) in POOL {
+        for &(name, help, value) in POOL {
             let pools = live().map(|(labels, stats)| (labels, value(stats)));
             write(name, help, pools.collect())?;
         }
-        for (name, help, value) in CONSUMER {
+        for &(name, help, value) in CONSUMER {
             let consumers = live().flat_map(|(labels, stats)| {
                 // Consumers with `via` are also listed by the pool from which they take frames.
                 let own = stats.consumers.iter().filter(|it| it.via.is_empty());
@@ -128,106 +128,38 @@ fn seconds(ns: u64) -> Value {
 
 type Figure<T> = (&'static str, &'static str, fn(&T) -> Value);
 
-/// The encoder adds the suffix `_total` to the names of counters.
-const POOL: [Figure<PoolStats>; 12] = [
-    (
-        "xmem_pool_up_seconds",
-        "Since the producer made the pool",
-        |it| seconds(it.up_ns),
-    ),
-    ("xmem_pool_fps", "Frames per second", |it| gauge(it.fps)),
-    ("xmem_pool_published", "Frames published", |it| {
-        counter(it.published)
-    }),
-    (
-        "xmem_pool_copied",
-        "Frames that the producer copied into a slot",
-        |it| counter(it.copied),
-    ),
-    (
-        "xmem_pool_dropped",
-        "Frames that found no free slot",
-        |it| counter(it.dropped),
-    ),
-    (
-        "xmem_pool_scarce",
-        "Frames that were copied or dropped because upstream had few buffers left",
-        |it| counter(it.scarce),
-    ),
-    ("xmem_pool_slots", "Slots that exist", |it| gauge(it.slots)),
-    ("xmem_pool_slots_held", "Slots that are in use", |it| {
-        gauge(it.slots_held)
-    }),
-    ("xmem_pool_bytes", "Bytes of shared memory", |it| {
-        count(it.bytes)
-    }),
-    ("xmem_pool_consumers", "Consumers", |it| {
-        count(it.consumers.len() as u64)
-    }),
-    (
-        "xmem_pool_cut_off",
-        "Consumers that were disconnected for a broken lease page",
-        |it| counter(it.cut_off),
-    ),
-    (
-        "xmem_pool_timed_out",
-        "Consumers that were disconnected for holding up a lossless pool",
-        |it| counter(it.timed_out),
-    ),
-];
+macro_rules! figures {
+    ($($name:literal, $help:literal, $figure:expr;)*) => { &[$(($name, $help, $figure)),*] };
+}
 
-const CONSUMER: [Figure<ConsumerStats>; 10] = [
-    (
-        "xmem_consumer_received",
-        "Frames that the consumer took",
-        |it| counter(it.received),
-    ),
-    (
-        "xmem_consumer_missed",
-        "Frames that were gone before the consumer took them",
-        |it| counter(it.missed),
-    ),
-    (
-        "xmem_consumer_skipped",
-        "Frames that the consumer left out, because it limits its rate",
-        |it| counter(it.skipped),
-    ),
-    (
-        "xmem_consumer_copied",
-        "Frames that the consumer copied",
-        |it| counter(it.copied),
-    ),
-    (
-        "xmem_consumer_dropped",
-        "Frames that the consumer took and dropped",
-        |it| counter(it.dropped),
-    ),
-    (
-        "xmem_consumer_budget",
-        "Slots that the consumer may hold",
-        |it| gauge(it.budget),
-    ),
-    (
-        "xmem_consumer_held",
-        "Slots that the consumer holds",
-        |it| gauge(it.held),
-    ),
-    (
-        "xmem_consumer_latency_seconds",
-        "From publish to receive, smoothed",
-        |it| seconds(it.latency_ns),
-    ),
-    (
-        "xmem_consumer_oldest_held_seconds",
-        "Age of the oldest frame that the consumer holds",
-        |it| seconds(it.oldest_held_age_ns),
-    ),
-    (
-        "xmem_consumer_waited_for_seconds",
-        "How long a lossless producer has waited for the consumer",
-        |it| seconds(it.waited_for_ns),
-    ),
-];
+/// The encoder adds the suffix `_total` to the names of counters.
+const POOL: &[Figure<PoolStats>] = figures! {
+    "xmem_pool_up_seconds", "Since the producer made the pool", |it| seconds(it.up_ns);
+    "xmem_pool_fps", "Frames per second", |it| gauge(it.fps);
+    "xmem_pool_published", "Frames published", |it| counter(it.published);
+    "xmem_pool_copied", "Frames that the producer copied into a slot", |it| counter(it.copied);
+    "xmem_pool_dropped", "Frames that found no free slot", |it| counter(it.dropped);
+    "xmem_pool_scarce", "Frames that were copied or dropped because upstream had few buffers left", |it| counter(it.scarce);
+    "xmem_pool_slots", "Slots that exist", |it| gauge(it.slots);
+    "xmem_pool_slots_held", "Slots that are in use", |it| gauge(it.slots_held);
+    "xmem_pool_bytes", "Bytes of shared memory", |it| count(it.bytes);
+    "xmem_pool_consumers", "Consumers", |it| count(it.consumers.len() as u64);
+    "xmem_pool_cut_off", "Consumers that were disconnected for a broken lease page", |it| counter(it.cut_off);
+    "xmem_pool_timed_out", "Consumers that were disconnected for holding up a lossless pool", |it| counter(it.timed_out);
+};
+
+const CONSUMER: &[Figure<ConsumerStats>] = figures! {
+    "xmem_consumer_received", "Frames that the consumer took", |it| counter(it.received);
+    "xmem_consumer_missed", "Frames that were gone before the consumer took them", |it| counter(it.missed);
+    "xmem_consumer_skipped", "Frames that the consumer left out, because it limits its rate", |it| counter(it.skipped);
+    "xmem_consumer_copied", "Frames that the consumer copied", |it| counter(it.copied);
+    "xmem_consumer_dropped", "Frames that the consumer took and dropped", |it| counter(it.dropped);
+    "xmem_consumer_budget", "Slots that the consumer may hold", |it| gauge(it.budget);
+    "xmem_consumer_held", "Slots that the consumer holds", |it| gauge(it.held);
+    "xmem_consumer_latency_seconds", "From publish to receive, smoothed", |it| seconds(it.latency_ns);
+    "xmem_consumer_oldest_held_seconds", "Age of the oldest frame that the consumer holds", |it| seconds(it.oldest_held_age_ns);
+    "xmem_consumer_waited_for_seconds", "How long a lossless producer has waited for the consumer", |it| seconds(it.waited_for_ns);
+};
 
 /// Writes one metric with all its series.
 fn write(
