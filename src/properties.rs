@@ -5,7 +5,7 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use gst::glib::{self, prelude::*};
+use gst::{glib, prelude::*};
 
 use crate::bytes;
 
@@ -183,6 +183,14 @@ impl<S> Properties<S> {
             .unzip();
         specs.extend(computed);
         Self { specs, access }
+    }
+
+    /// Declares that the enums of the settings are API of the plugin.
+    pub(crate) fn mark_enums(&self) {
+        let types = self.specs.iter().map(glib::ParamSpec::value_type);
+        for enumeration in types.filter(|it| it.is_a(glib::Type::ENUM)) {
+            enumeration.mark_as_plugin_api(gst::PluginAPIFlags::empty());
+        }
     }
 
     /// The GObject specifications.

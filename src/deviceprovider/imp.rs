@@ -91,13 +91,13 @@ impl DeviceProviderImpl for XmemDeviceProvider {
             .name("xmem-devices".into())
             .spawn(move || follow(&provider, watch, devices, &canceller))
             .map_err(|error| gst::loggable_error!(CAT, "Cannot start a thread: {error}"))?;
-        *self.thread() = Some(thread);
+        *lock(&self.thread) = Some(thread);
         Ok(())
     }
 
     fn stop(&self) {
         self.canceller.cancel();
-        let thread = self.thread().take();
+        let thread = lock(&self.thread).take();
         // The last reference may be dropped on the thread itself, which cannot join itself.
         if let Some(thread) = thread
             && thread.thread().id() != thread::current().id()
@@ -109,12 +109,6 @@ impl DeviceProviderImpl for XmemDeviceProvider {
                 "The thread that follows pools has panicked"
             );
         }
-    }
-}
-
-impl XmemDeviceProvider {
-    fn thread(&self) -> std::sync::MutexGuard<'_, Option<JoinHandle<()>>> {
-        lock(&self.thread)
     }
 }
 

@@ -64,18 +64,12 @@ pub(crate) fn is_plain(value: &glib::Value) -> bool {
 
 /// Parses a structure that another process wrote. `None`: it is invalid.
 pub(crate) fn to_structure(text: &str) -> Option<gst::Structure> {
-    if !is_parseable(text) {
-        return None;
-    }
-    text.parse().ok()
+    is_parseable(text).then(|| text.parse().ok())?
 }
 
 /// Parses caps that another process wrote. `None`: they are invalid.
 pub(crate) fn to_caps(text: &str) -> Option<gst::Caps> {
-    if !is_parseable(text) {
-        return None;
-    }
-    text.parse().ok()
+    is_parseable(text).then(|| text.parse().ok())?
 }
 
 /// The maximum length of an event's structure, in bytes.
@@ -99,10 +93,7 @@ pub(crate) fn of_whole_structure(structure: &gst::StructureRef) -> Result<String
 
 /// Parses the structure of an event that another process wrote. `None`: it is invalid.
 pub(crate) fn to_bounded_structure(text: &str) -> Option<gst::Structure> {
-    if text.len() > MAX_LEN {
-        return None;
-    }
-    to_structure(text)
+    (text.len() <= MAX_LEN).then(|| to_structure(text))?
 }
 
 #[cfg(test)]
@@ -129,16 +120,9 @@ mod tests {
         );
     }
 
-    /// Proptest stores no failures in a file.
-    fn config() -> ProptestConfig {
-        ProptestConfig {
-            failure_persistence: None,
-            ..ProptestConfig::default()
-        }
-    }
-
     proptest! {
-        #![proptest_config(config())]
+        // Proptest stores no failures in a file.
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
         fn structures_round_trip(

@@ -30,16 +30,7 @@ glib::wrapper! {
 }
 
 pub(crate) fn register(plugin: &gst::Plugin) -> Result<(), glib::BoolError> {
-    for enumeration in [
-        XmemSinkDelivery::static_type(),
-        XmemSinkCopy::static_type(),
-        XmemSinkCudaIpcMode::static_type(),
-        XmemSinkBacking::static_type(),
-        XmemSinkDmabuf::static_type(),
-        XmemSinkPace::static_type(),
-    ] {
-        enumeration.mark_as_plugin_api(gst::PluginAPIFlags::empty());
-    }
+    settings::PROPERTIES.mark_enums();
     gst::Element::register(
         Some(plugin),
         "xmemsink",

@@ -34,16 +34,7 @@ glib::wrapper! {
 }
 
 pub(crate) fn register(plugin: &gst::Plugin) -> Result<(), glib::BoolError> {
-    for enumeration in [
-        XmemSrcCudaWait::static_type(),
-        XmemSrcOnEos::static_type(),
-        XmemSrcOnProducerLost::static_type(),
-        XmemSrcOverBudget::static_type(),
-        XmemSrcStartFrom::static_type(),
-        XmemSrcTimestampMode::static_type(),
-    ] {
-        enumeration.mark_as_plugin_api(gst::PluginAPIFlags::empty());
-    }
+    settings::PROPERTIES.mark_enums();
     gst::Element::register(
         Some(plugin),
         "xmemsrc",

@@ -276,12 +276,11 @@ impl Settings {
             .busy_poll(Duration::from_nanos(self.busy_poll))
             .start_from(self.start_from())
             .newest_only(self.newest_only)
-            .max_rate(self.max_rate.numer().cast_unsigned(), self.rate_time())
-    }
-
-    /// The time for as many frames as the numerator of `max-rate`.
-    fn rate_time(&self) -> Duration {
-        Duration::from_secs(u64::from(self.max_rate.denom().cast_unsigned()))
+            // So many frames in so many seconds.
+            .max_rate(
+                self.max_rate.numer().cast_unsigned(),
+                Duration::from_secs(self.max_rate.denom().cast_unsigned().into()),
+            )
     }
 
     /// Whether frames are left out because of `max-rate`.

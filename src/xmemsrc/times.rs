@@ -75,7 +75,7 @@ pub(super) struct BufferTimes {
 }
 
 /// Converts the producer's times to times of this pipeline.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct ToRunningTime {
     mode: XmemSrcTimestampMode,
     mapping: Arc<FromRunningTime>,
@@ -125,25 +125,7 @@ impl ToRunningTime {
             mode: settings.timestamp_mode,
             mapping,
             from_oldest: settings.start_from == XmemSrcStartFrom::Oldest,
-            clock: ClockOffset::default(),
-            began: None,
-            delivery: Delivery::default(),
-            shift: None,
-            shifted_by: 0,
-            live_shift: None,
-            spacing: Spacing::default(),
-            base_time: None,
-            resumed_at: gst::ClockTime::ZERO,
-            latest: gst::ClockTime::ZERO,
-            was_paused: false,
-            follows: false,
-            has_resumed: false,
-            delay: None,
-            measured_at: None,
-            measured: None,
-            has_news: false,
-            has_missed: false,
-            window: Window::default(),
+            ..Self::default()
         }
     }
 

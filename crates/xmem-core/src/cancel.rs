@@ -77,7 +77,9 @@ impl Canceller {
     }
 
     /// Registers a sleeper that [`cancel`](Self::cancel) wakes, until the registration is dropped.
-    pub(crate) fn register(&self, sleeper: Weak<dyn Wake>) -> Registration {
+    pub(crate) fn register<W: Wake + 'static>(&self, sleeper: &Arc<W>) -> Registration {
+        let sleeper: Weak<W> = Arc::downgrade(sleeper);
+        let sleeper: Weak<dyn Wake> = sleeper;
         let mut sleepers = self.sleepers();
         sleepers.retain(|s| s.strong_count() > 0);
         sleepers.push(sleeper.clone());
@@ -232,8 +234,7 @@ mod tests {
     #[test]
     fn a_forked_child_drops_a_registration_without_the_lock() {
         let canceller = Canceller::new();
-        let sleeper: Arc<dyn Wake> = Arc::new(Sleeper);
-        let mut registration = Some(canceller.register(Arc::downgrade(&sleeper)));
+        let mut registration = Some(canceller.register(&Arc::new(Sleeper)));
         let drops = || registration.take().is_some();
         assert!(is_so_in_a_child_without(|| canceller.sleepers(), drops));
     }

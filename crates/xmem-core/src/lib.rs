@@ -110,22 +110,17 @@ mod watch;
 /// Any thread may have and use any handle.
 const _: () = {
     const fn is_for_any_thread<T: Send + Sync>() {}
-    is_for_any_thread::<Producer>();
-    is_for_any_thread::<WriteLease>();
-    is_for_any_thread::<OwnSlot>();
-    is_for_any_thread::<PartLease>();
-    is_for_any_thread::<Parts>();
-    is_for_any_thread::<ImportedMemory>();
-    is_for_any_thread::<Consumer>();
-    is_for_any_thread::<ConsumerHandle>();
-    is_for_any_thread::<follow::Follower>();
-    is_for_any_thread::<follow::FollowerHandle>();
-    is_for_any_thread::<ReadLease>();
-    is_for_any_thread::<Part>();
-    is_for_any_thread::<BufferPool>();
-    is_for_any_thread::<BufferGuard>();
-    is_for_any_thread::<Canceller>();
-    is_for_any_thread::<discovery::PoolWatch>();
+    is_for_any_thread::<(
+        Producer,
+        WriteLease,
+        OwnSlot,
+        PartLease,
+        Parts,
+        ImportedMemory,
+    )>();
+    is_for_any_thread::<(Consumer, ConsumerHandle, ReadLease, Part)>();
+    is_for_any_thread::<(follow::Follower, follow::FollowerHandle)>();
+    is_for_any_thread::<(BufferPool, BufferGuard, Canceller, discovery::PoolWatch)>();
     #[cfg(feature = "cuda")]
     is_for_any_thread::<cuda::CudaFrame>();
 };

@@ -77,12 +77,11 @@ impl PoolWatch {
 
     fn of(dir: PathBuf, canceller: &Canceller) -> io::Result<Self> {
         let stop = Arc::new(EventFd(eventfd::new()?));
-        let sleeper: Arc<dyn Wake> = stop.clone();
         let mut watch = Self {
             dir,
             inotify: init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?,
             watched: None,
-            _registration: canceller.register(Arc::downgrade(&sleeper)),
+            _registration: canceller.register(&stop),
             stop,
             canceller: canceller.clone(),
         };

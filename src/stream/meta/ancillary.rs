@@ -148,13 +148,13 @@ impl Kind for Bar {
 
     fn add(record: BarRecord, buffer: &mut gst::BufferRef, _: &Format) -> Result<(), Why> {
         check_field(record.field)?;
-        let BarRecord {
-            field,
-            letterbox,
-            first,
-            second,
-        } = record;
-        VideoBarMeta::add(buffer, field, letterbox, first, second);
+        VideoBarMeta::add(
+            buffer,
+            record.field,
+            record.letterbox,
+            record.first,
+            record.second,
+        );
         Ok(())
     }
 }

@@ -311,14 +311,6 @@ fn allow_critical_messages() {
     glib::log_set_always_fatal(glib::LogLevels::LEVEL_ERROR);
 }
 
-/// Proptest stores no failures in a file.
-fn config() -> ProptestConfig {
-    ProptestConfig {
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    }
-}
-
 fn keys() -> Vec<&'static str> {
     let ours = CODECS.iter().map(|codec| codec.key);
     ours.chain([structure::CUSTOM_KEY, foreign::KEY, analytics::KEY])
@@ -326,7 +318,8 @@ fn keys() -> Vec<&'static str> {
 }
 
 proptest! {
-    #![proptest_config(config())]
+    // Proptest stores no failures in a file.
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn random_bytes_do_no_harm(

@@ -113,12 +113,6 @@ impl Kind for Crop {
     }
 
     fn add(record: Rectangle, buffer: &mut gst::BufferRef, format: &Format) -> Result<(), Why> {
-        let Rectangle {
-            x,
-            y,
-            width,
-            height,
-        } = record;
         // Cropping elements add these offsets to the addresses of the planes.
         let frame = buffer
             .meta::<gst_video::VideoMeta>()
@@ -130,10 +124,12 @@ impl Kind for Crop {
         let Some((all_width, all_height)) = frame else {
             return Err("the frame has no size".into());
         };
-        if !inside(x, width, all_width) || !inside(y, height, all_height) {
+        if !inside(record.x, record.width, all_width)
+            || !inside(record.y, record.height, all_height)
+        {
             return Err("it lies outside the frame".into());
         }
-        gst_video::VideoCropMeta::add(buffer, (x, y, width, height));
+        gst_video::VideoCropMeta::add(buffer, (record.x, record.y, record.width, record.height));
         Ok(())
     }
 }

@@ -91,8 +91,10 @@ impl BufferPoolOptions {
     }
 
     pub(super) fn producer(&self, pool: &str) -> Result<Producer, CreateError> {
-        let on_unread = self.on_unread.clone();
-        let on_unread = on_unread.unwrap_or_else(|| warn_in(&self.name));
+        let on_unread = self.on_unread.clone().unwrap_or_else(|| {
+            let pool = self.name.clone();
+            Arc::new(move |unread| log::warn!("pool {pool:?}: {unread}"))
+        });
         Producer::builder(pool)
             .history(0)
             .by_number()
@@ -111,9 +113,4 @@ impl BufferPoolOptions {
     pub(super) fn consumer(&self, pool: &str) -> ConsumerBuilder {
         Consumer::builder(pool).max_held(self.max_held.min(MAX_BUFFERS))
     }
-}
-
-fn warn_in(pool: &str) -> OnUnread {
-    let pool = pool.to_owned();
-    Arc::new(move |unread| log::warn!("pool {pool:?}: {unread}"))
 }

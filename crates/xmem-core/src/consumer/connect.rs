@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -31,7 +31,7 @@ use super::listener::Listener;
 use super::origin::Join;
 use super::position::ResumePoint;
 use super::session::Session;
-use crate::cancel::{Canceller, Notifier, Wake};
+use crate::cancel::{Canceller, Notifier};
 use crate::error::{ConnectError, NameError, SystemError};
 use crate::rendezvous::{check_default_dir, socket_path};
 use crate::stats::PoolStats;
@@ -342,9 +342,7 @@ impl ConsumerBuilder {
     pub fn connect_wait(&self, timeout: Option<Duration>) -> Result<Consumer, ConnectError> {
         let deadline = Deadline::after(timeout);
         let notifier = Arc::new(Notifier::default());
-        let sleeper: Weak<Notifier> = Arc::downgrade(&notifier);
-        let sleeper: Weak<dyn Wake> = sleeper;
-        let _registration = self.canceller.register(sleeper);
+        let _registration = self.canceller.register(&notifier);
         let mut pause = LOOK_AGAIN.0;
         let mut builder = self.clone();
         loop {

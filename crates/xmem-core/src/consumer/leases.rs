@@ -13,7 +13,6 @@ use xmem_shm::protocol::lease;
 use xmem_shm::sync::{AtomicU32, AtomicU64, Ordering};
 
 use super::connection::Connection;
-use super::device::DeviceHalf;
 use super::link::Link;
 use crate::frame::hold::{Hold, Holder, SlotPlace};
 use crate::stats::ReceiveStats;
@@ -96,7 +95,6 @@ impl Table {
 /// The leases of one connection, by slot.
 pub(crate) struct Leases {
     connection: Arc<Connection>,
-    device: DeviceHalf,
     table: Mutex<Table>,
 }
 
@@ -108,7 +106,6 @@ impl Leases {
         let num_slots = connection.page().leases().len();
         Self {
             connection: connection.clone(),
-            device: DeviceHalf::new(connection.link()),
             table: Mutex::new(Table {
                 slots: vec![Leased::default(); num_slots].into(),
                 num_leased: 0,
@@ -123,7 +120,7 @@ impl Leases {
 
     /// How this process opened device memory.
     pub(super) fn device(&self) -> String {
-        self.device.text()
+        self.connection.link().device()
     }
 
     pub(super) fn stats(&self) -> ReceiveStats {
@@ -318,10 +315,6 @@ impl Leases {
     /// The connection. When it ends, the producer releases everything that this process holds there.
     pub(crate) fn link(&self) -> Arc<Link> {
         self.connection.link().clone()
-    }
-
-    pub(crate) fn device_half(&self) -> &DeviceHalf {
-        &self.device
     }
 }
 

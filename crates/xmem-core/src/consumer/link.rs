@@ -4,6 +4,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -13,6 +14,8 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use xmem_shm::abi::limits::MAX_REQUEST;
 use xmem_shm::abi::text::Text;
 use xmem_shm::abi::wire::ToProducer;
+use xmem_shm::fault::{self, Point};
+use xmem_shm::lock::lock;
 use xmem_shm::os::clock::Deadline;
 use xmem_shm::os::cred;
 use xmem_shm::os::eventfd;
@@ -21,6 +24,7 @@ use xmem_shm::os::socket::{self, Received};
 
 use crate::cancel::{Canceller, Notifier};
 use crate::error::{ReceiveError, RequestError, SystemError};
+use crate::stats::device_words;
 
 /// The time after which a question is sent again, because the producer's full queue may have dropped the answer.
 pub(super) const ASK_AGAIN: Duration = Duration::from_millis(500);
@@ -39,6 +43,9 @@ pub(crate) struct Link {
     fds_lost: AtomicBool,
     /// Notified when a message was stored, and when the connection is lost.
     arrivals: Notifier,
+    /// How this process opened device memory, as reported.
+    device: Mutex<String>,
+    asked_for_marks: AtomicBool,
 }
 
 /// Why the control thread woke up.
@@ -66,6 +73,8 @@ impl Link {
             lost: AtomicBool::new(false),
             fds_lost: AtomicBool::new(false),
             arrivals: Notifier::default(),
+            device: Mutex::default(),
+            asked_for_marks: AtomicBool::new(false),
         })
     }
 
@@ -106,6 +115,32 @@ impl Link {
             io::ErrorKind::WouldBlock => RequestError::Busy,
             _ => RequestError::ProducerLost,
         })
+    }
+
+    /// How this process opened device memory. Empty if it has none, and in a forked child.
+    pub(super) fn device(&self) -> String {
+        if !self.process.is_current() {
+            return String::new();
+        }
+        lock(&self.device).clone()
+    }
+
+    /// Reports to the producer how this process opened device memory.
+    pub(crate) fn report_device(&self, works: bool, how: &str) {
+        *lock(&self.device) = device_words(works, how);
+        let how = Text::new(how);
+        // The producer uses it only for its figures, so an error is ignored.
+        let _ = self.send(&ToProducer::Device { works, how });
+        fault::point(Point::DeviceSaid);
+    }
+
+    /// Requests that the producer marks frames whose work on a device has ended. Sent once, and again if that failed.
+    pub(crate) fn ask_for_marks(&self) {
+        if !self.asked_for_marks.swap(true, Ordering::Relaxed)
+            && self.send(&ToProducer::MarkReady).is_err()
+        {
+            self.asked_for_marks.store(false, Ordering::Relaxed);
+        }
     }
 
     /// Notifies the producer of a release.

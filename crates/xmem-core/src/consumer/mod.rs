@@ -4,7 +4,6 @@
 
 mod connect;
 mod connection;
-mod device;
 pub(crate) mod leases;
 mod link;
 mod listener;
@@ -33,7 +32,7 @@ pub use connect::{ConsumerBuilder, query};
 pub use ready::ReadyFd;
 pub use set::ConsumerSet;
 
-use crate::cancel::{Canceller, Registration, Wake};
+use crate::cancel::{Canceller, Registration};
 use crate::delivery::Delivery;
 use crate::error::{ReceiveError, RequestError};
 use crate::stats::ReceiveStats;
@@ -103,9 +102,8 @@ impl Consumer {
 
     fn new(session: Arc<Session>, thread: Thread, builder: &ConsumerBuilder) -> Self {
         let canceller = builder.canceller.clone();
-        let sleeper: Weak<Connection> = Arc::downgrade(session.connection());
-        let sleeper: Weak<dyn Wake> = sleeper;
         Self {
+            _registration: canceller.register(session.connection()),
             position: Position::begin(session.connection(), builder.resume),
             kept: Kept::default(),
             eos_reported_at: None,
@@ -120,7 +118,6 @@ impl Consumer {
             dmabuf: builder.dmabuf,
             busy_poll: builder.busy_poll,
             notification: None,
-            _registration: canceller.register(sleeper),
             canceller,
         }
     }

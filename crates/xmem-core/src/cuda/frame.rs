@@ -148,8 +148,8 @@ fn import(view: &RegionView, leases: &Leases) -> Result<Arc<Import>, CudaError> 
             cuda.twin_fd(),
             leases.link(),
             |outcome| match outcome {
-                Ok(import) => leases.device_half().report(true, import.outcome()),
-                Err(error) => leases.device_half().report(false, &error.to_string()),
+                Ok(import) => leases.link().report_device(true, import.outcome()),
+                Err(error) => leases.link().report_device(false, &error.to_string()),
             },
         )?;
     Ok(import)

@@ -73,7 +73,7 @@ impl Wait {
             // An error is reported later, when a stream is to wait.
             let completion = import.completion(cuda.header(), *slot, || leases.producer_is_gone());
             if let Ok(Completion::Mark) = completion {
-                leases.device_half().ask_for_marks();
+                leases.link().ask_for_marks();
             }
         }
     }

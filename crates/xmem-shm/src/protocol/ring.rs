@@ -22,7 +22,8 @@ fn written(sequence: u64) -> u64 {
     sequence.wrapping_mul(2).wrapping_add(2)
 }
 
-fn store(words: &[AtomicU64], values: &[u64]) {
+/// Writes values to as many words.
+pub(crate) fn store(words: &[AtomicU64], values: &[u64]) {
     for (word, value) in words.iter().zip(values) {
         word.store(*value, Ordering::Relaxed);
     }

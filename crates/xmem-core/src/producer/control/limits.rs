@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Limits the descriptors that are in sockets until the peer reads them.
+//! What peers may use up: descriptors that are in sockets until the peer reads them, and lines of the log. Any number of peers can
+//! connect again and again.
 //!
 //! The kernel counts the descriptors in flight of each user, over all its processes. Above RLIMIT_NOFILE none of the processes
 //! can send a descriptor (ETOOMANYREFS), unless it has CAP_SYS_RESOURCE or CAP_SYS_ADMIN. A descriptor is in flight until the
@@ -10,8 +11,9 @@
 //! Root and this user are exempt, because they can use up the limit without a pool.
 
 use std::cell::Cell;
-use std::io;
 use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+use std::{fmt, io};
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::process::{Resource, getrlimit};
@@ -111,6 +113,31 @@ impl ControlThread {
         let unread = self.unread.get(&id);
         if unread.is_some_and(|unread| unread.in_flight.count(&unread.socket) == 0) {
             self.unread.remove(&id);
+        }
+    }
+}
+
+/// The time after a warning in which further ones are only counted.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Warnings that peers can cause.
+#[derive(Debug, Default)]
+pub(super) struct Warnings {
+    last: Option<Instant>,
+    omitted: u64,
+}
+
+impl Warnings {
+    /// Writes a warning to the log, unless there was one a short time ago.
+    pub(super) fn warn(&mut self, pool: &str, text: fmt::Arguments<'_>) {
+        if self.last.is_some_and(|last| last.elapsed() < PAUSE) {
+            self.omitted += 1;
+            return;
+        }
+        self.last = Some(Instant::now());
+        match std::mem::take(&mut self.omitted) {
+            0 => log::warn!("pool {pool:?}: {text}"),
+            omitted => log::warn!("pool {pool:?}: {text} ({omitted} warnings before were omitted)"),
         }
     }
 }

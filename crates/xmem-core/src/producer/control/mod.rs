@@ -3,12 +3,11 @@
 //! The control thread: admits consumers, answers them, and detects their end. No frame passes through it.
 
 mod answers;
-mod in_flight;
 mod join;
+mod limits;
 pub(super) mod listener;
 pub(super) mod lock_file;
 mod origins;
-mod warnings;
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -37,9 +36,8 @@ use crate::producer::pool::consumer::ConsumerRecord;
 use crate::producer::pool::event::{Command, Departure, PoolEvent};
 use crate::producer::pool::stats;
 use crate::stats::ConsumerStats;
-use in_flight::{InFlight, Unread};
+use limits::{InFlight, Unread, Warnings};
 use listener::{Listener, PeerSocket};
-use warnings::Warnings;
 
 /// The time in which a connection must send its first message.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(2);
@@ -48,7 +46,7 @@ const MAX_PENDING: usize = 64;
 /// The number of messages of one connection that are answered before the other connections.
 const MESSAGES_PER_TURN: usize = 16;
 /// If a peer has more unread bytes than this, by the kernel's count, it is sent no descriptor: about five messages. See
-/// [`in_flight`].
+/// [`limits`].
 const MAX_UNREAD: usize = 4 << 10;
 /// The same when the pool ends, for peers of this user and root: about 80 messages.
 const MAX_UNREAD_AT_END: usize = 64 << 10;
@@ -320,7 +318,7 @@ impl ControlThread {
             }
         }
         let mut unsent = self.unsent();
-        while self.has_lagging_consumer() && Instant::now() < until {
+        while self.lagging().next().is_some() && Instant::now() < until {
             let before = unsent.len();
             unsent.retain(|(consumer, it)| !self.has_sent(*consumer, it));
             if unsent.len() < before {
@@ -358,10 +356,6 @@ impl ControlThread {
             Some((*id, consumer.cursor()?))
         });
         joined.filter(move |(_, cursor)| *cursor < head)
-    }
-
-    fn has_lagging_consumer(&self) -> bool {
-        self.lagging().next().is_some()
     }
 
     fn accept(&mut self) {

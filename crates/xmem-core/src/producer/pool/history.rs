@@ -36,7 +36,7 @@ pub(in crate::producer) struct Kept {
 }
 
 /// The newest frames and the events between them. Each entry holds a reference to its slot, which the caller counts.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(in crate::producer) struct History {
     /// Oldest first.
     entries: VecDeque<Kept>,
@@ -57,13 +57,9 @@ pub(in crate::producer) struct History {
 impl History {
     pub(super) fn new(settings: &Settings) -> Self {
         Self {
-            entries: VecDeque::new(),
-            frames: 0,
             promised: settings.history as usize,
             keeps_for_time: settings.keep_for() > 0,
-            bytes: 0,
-            waited_for: 0,
-            is_short: false,
+            ..Self::default()
         }
     }
 

@@ -2,7 +2,6 @@
 
 //! The waits of a producer: lossless delivery, and `wait_for_consumers`.
 
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use xmem_shm::fault::{self, Point};
@@ -14,7 +13,7 @@ use super::consumer::ConsumerRecord;
 use super::event::Command;
 use super::guard::Guard;
 use super::settings::MAX_BACKLOG;
-use crate::cancel::{Canceller, Notifier, Wait, Wake};
+use crate::cancel::{Canceller, Wait};
 use crate::error::WaitError;
 
 /// The interval of checks without a notification, for leases that a GPU ends and for consumers that send no message.
@@ -55,10 +54,8 @@ pub(in crate::producer) fn wait<T>(
         return Ok(found);
     }
     let deadline = Deadline::after(wait.timeout());
-    let sleeper: Weak<Notifier> = Arc::downgrade(pool.notifier());
-    let sleeper: Weak<dyn Wake> = sleeper;
     let canceller = wait.canceller();
-    let _registration = canceller.map(|canceller| canceller.register(sleeper));
+    let _registration = canceller.map(|canceller| canceller.register(pool.notifier()));
     let _waiting = Waiting::new(pool.control().waiting());
     loop {
         let seen = pool.notifier().count();

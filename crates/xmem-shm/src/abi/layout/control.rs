@@ -267,7 +267,7 @@ impl Control {
 
     /// Stores the place of a slot. Only before the slot is first used there, because consumers read it without a lock.
     pub fn set_place(&self, slot: u32, place: &SharedPlace) {
-        store(self.place_row(slot), &place.encode());
+        ring::store(self.place_row(slot), &place.encode());
         fault::point(Point::PlaceStored);
     }
 
@@ -285,7 +285,7 @@ impl Control {
 
     /// Stores a layout. Once, before the first entry that refers to it.
     pub fn set_layout(&self, id: LayoutId, layout: &FrameLayout) {
-        store(self.layout_row(id), &layout.encode());
+        ring::store(self.layout_row(id), &layout.encode());
         fault::point(Point::LayoutStored);
     }
 
@@ -349,7 +349,7 @@ impl Control {
         let entry = Entry::new(info, meta, attached, layout);
         let words = self.ring_entry(sequence);
         if entry.has_extension() {
-            self.write_extended(words, &entry, meta);
+            write_extended(words, self.extension(sequence), &entry, meta);
         } else {
             ring::write(words, sequence, entry.words(), None);
         }
@@ -360,18 +360,7 @@ impl Control {
         let Some((words, room)) = self.record(info.slot) else {
             return;
         };
-        let entry = Entry::new(info, meta, attached, None);
-        let extension = Extension::of(meta);
-        let extension = Some((room, extension.words()));
-        ring::write(words, info.sequence, entry.words(), extension);
-    }
-
-    #[inline(never)]
-    fn write_extended(&self, words: &[AtomicU64], entry: &Entry, meta: &FrameMeta) {
-        let sequence = entry.sequence();
-        let extension = Extension::of(meta);
-        let extension = Some((self.extension(sequence), extension.words()));
-        ring::write(words, sequence, entry.words(), extension);
+        write_extended(words, room, &Entry::new(info, meta, attached, None), meta);
     }
 
     /// Whether the entry with this sequence is written. It counts as published only below the [head](Self::head).
@@ -416,10 +405,11 @@ impl Control {
     }
 }
 
-fn store(words: &[AtomicU64], values: &[u64]) {
-    for (word, value) in words.iter().zip(values) {
-        word.store(*value, Ordering::Relaxed);
-    }
+#[inline(never)]
+fn write_extended(words: &[AtomicU64], room: &[AtomicU64], entry: &Entry, meta: &FrameMeta) {
+    let extension = Extension::of(meta);
+    let extension = Some((room, extension.words()));
+    ring::write(words, entry.sequence(), entry.words(), extension);
 }
 
 #[cfg(test)]
