@@ -173,6 +173,14 @@ pub(crate) fn not_started(error: io::Error) -> Error {
 /// Part of the error for VP8 and VP9 with alpha.
 pub(crate) const WITH_ALPHA: &str = " with alpha";
 
+/// Why the tool has ended, by its messages, or else by its status.
+pub(crate) fn why_ended(printed: &str, status: ExitStatus) -> String {
+    match printed.contains("ERROR") || printed.contains("WARNING") {
+        true => failure(printed).to_string(),
+        false => format!("{TOOL} ended: {status}"),
+    }
+}
+
 /// Finds the error in the tool's standard error.
 pub(crate) fn failure(stderr: &str) -> Error {
     let line = |part: &str| stderr.lines().find(|line| line.contains(part));

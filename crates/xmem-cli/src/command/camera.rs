@@ -20,7 +20,7 @@ use crate::caps::Caps;
 use crate::child::{self, END_TIMEOUT};
 use crate::cli::Camera;
 use crate::format::to_stderr;
-use crate::launch::{TOOL, decoder, failure, newest_only, not_started, pipeline, property};
+use crate::launch::{TOOL, decoder, newest_only, not_started, pipeline, property, why_ended};
 use crate::tool::{Event, interrupt, start, stop_on_signals};
 
 /// The delay before a restart: it doubles after each run that is shorter than `LONG`.
@@ -55,11 +55,11 @@ pub(crate) fn run(camera: &Camera, verbose: bool) -> Result<(), Error> {
         if tool.try_wait()?.is_none() {
             tool.kill()?;
         }
-        tool.wait()?;
+        let status = tool.wait()?;
         let reason = match end {
             End::Stopped => return Ok(()),
             End::Stuck => "programs show the camera, but PipeWire takes no picture".to_owned(),
-            End::Ended => failure(&printed).to_string() + advice(camera, &printed),
+            End::Ended => why_ended(&printed, status) + advice(camera, &printed),
         };
         if printed.contains("erroneous pipeline") {
             return Err(reason.into());

@@ -16,7 +16,7 @@ use crate::Error;
 use crate::child::{self, END_TIMEOUT};
 use crate::cli::{Also, Share};
 use crate::format::to_stderr;
-use crate::launch::{CONVERT, TOOL, failure, property};
+use crate::launch::{CONVERT, TOOL, property, why_ended};
 use crate::pools::caps_summary;
 use crate::tool::{self, Event};
 
@@ -194,10 +194,7 @@ impl Playing {
 
     fn failure(&self, status: ExitStatus) -> Outcome {
         let stderr = self.printed.join("\n");
-        let reason = match stderr.contains("ERROR") || stderr.contains("WARNING") {
-            true => failure(&stderr).to_string(),
-            false => format!("{TOOL} ended: {status}"),
-        };
+        let reason = why_ended(&stderr, status);
         if self.published == 0 && is_repeated(&stderr) {
             Outcome::Fatal(reason)
         } else {
