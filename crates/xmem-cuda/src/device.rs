@@ -14,7 +14,7 @@ use xmem_shm::lock::lock;
 use xmem_shm::os::fork::ProcessId;
 
 use crate::driver::Driver;
-use crate::error::{CAPTURE_IMPLICIT, CudaError, INVALID_CONTEXT};
+use crate::error::{CAPTURE_IMPLICIT, CONTEXT_IS_DESTROYED, CudaError, INVALID_CONTEXT};
 use crate::pending::Place;
 use crate::stream::Stream;
 use crate::{chars, pending, reaper, result};
@@ -411,11 +411,15 @@ fn in_context<T>(
 ) -> (Result<T, CudaError>, bool) {
     // SAFETY: the driver checks whether the context exists.
     if let Err(error) = unsafe { result::context_push(context) } {
+        let error = of_context(error);
         let failed = matches!(error, CudaError::ContextInError { .. });
         return (Err(error), failed);
     }
-    let result = call();
-    let failed = matches!(&result, Err(CudaError::ContextInError { .. })) && is_current_in_error();
+    let mut result = call();
+    let failed = result.as_ref().is_err_and(may_be_of_context) && is_current_in_error();
+    if failed {
+        result = result.map_err(of_context);
+    }
     let mut before = std::ptr::null_mut();
     // SAFETY: a pointer to a variable for the popped context.
     let popped = unsafe { result::context_pop(&raw mut before) };
@@ -434,6 +438,22 @@ fn check_not_captured(stream: Stream) -> Result<(), CudaError> {
     }
 }
 
+/// Whether an error can be one of a whole context. Some drivers report a destroyed context also for a stream that was destroyed,
+/// whose context still works.
+fn may_be_of_context(error: &CudaError) -> bool {
+    matches!(error, CudaError::ContextInError { .. }) || error.is(CONTEXT_IS_DESTROYED)
+}
+
+/// The error of a context that is known to be in error.
+fn of_context(error: CudaError) -> CudaError {
+    match error {
+        CudaError::Driver { code, name, .. } if code == CONTEXT_IS_DESTROYED => {
+            CudaError::ContextInError { name }
+        }
+        error => error,
+    }
+}
+
 /// Whether the current context is in error.
 fn is_current_in_error() -> bool {
     let mut probe = std::ptr::null_mut();
@@ -448,5 +468,5 @@ fn is_current_in_error() -> bool {
         // SAFETY: the event was created above.
         let _ = unsafe { result::event_destroy(probe) };
     }
-    matches!(looked, Err(CudaError::ContextInError { .. }))
+    looked.as_ref().is_err_and(may_be_of_context)
 }

@@ -143,6 +143,8 @@ pub(crate) const INVALID_CONTEXT: u32 = 201;
 pub(crate) const ALREADY_MAPPED: u32 = 208;
 /// CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
 pub(crate) const CAPTURE_IMPLICIT: u32 = 906;
+/// CUDA_ERROR_CONTEXT_IS_DESTROYED
+pub(crate) const CONTEXT_IS_DESTROYED: u32 = 709;
 /// CUDA_ERROR_NOT_READY
 pub(crate) const NOT_READY: u32 = 600;
 
@@ -150,10 +152,10 @@ pub(crate) const NOT_READY: u32 = 600;
 pub fn is_fatal(code: u32) -> bool {
     // Uncorrectable ECC errors, contained errors, NVLink errors, errors of failed kernels, a client that the MPS server has
     // terminated (810), and an error of an external device (911). Not the error that the driver is being unloaded (4): its
-    // devices may still run.
+    // devices may still run. Nor a destroyed context (709): see `in_context` in `device.rs`.
     matches!(
         code,
-        214 | 220 | 226 | 700 | 702 | 709 | 710 | 714..=719 | 721 | 810 | 911
+        214 | 220 | 226 | 700 | 702 | 710 | 714..=719 | 721 | 810 | 911
     )
 }
 
