@@ -65,7 +65,7 @@ impl Registered {
 impl Drop for Registered {
     fn drop(&mut self) {
         let (memory, device) = (self.memory.clone(), self.device.clone());
-        reaper::later(move || {
+        reaper::free(move || {
             let (ptr, _) = pages(&memory);
             // SAFETY: registered by `new`, and unmapped only afterwards.
             let _ = device.with(|| unsafe { result::host_unregister(ptr.cast()) });

@@ -126,7 +126,7 @@ impl Drop for VmmMapping {
             ..
         } = *self;
         let device = self.device.clone();
-        reaper::later(move || {
+        reaper::free(move || {
             let _ = device.with(|| {
                 if is_mapped {
                     // SAFETY: mapped by `new` with this length, and no longer used.
@@ -204,7 +204,7 @@ impl LegacyAllocation {
 impl Drop for LegacyAllocation {
     fn drop(&mut self) {
         let (ptr, device) = (self.ptr, self.device.clone());
-        reaper::later(move || {
+        reaper::free(move || {
             // SAFETY: allocated by `new`, and no longer used.
             let _ = device.with(|| unsafe { result::mem_free(ptr) });
             count(&COUNTERS.freed);
@@ -499,7 +499,7 @@ impl LegacyOpen {
 impl Drop for LegacyOpen {
     fn drop(&mut self) {
         let (ptr, device) = (self.ptr, self.device.clone());
-        reaper::later(move || {
+        reaper::free(move || {
             // SAFETY: opened by `get`, and no longer used.
             let _ = device.with(|| unsafe { result::ipc_close_mem(ptr) });
             fault::point(Point::TwinClosed);

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Two threads for work that other threads must not do.
+//! Three threads for work that other threads must not do.
 //!
 //! Leases end on any thread, including threads of the driver in host functions, where calls of the driver are forbidden. So no
 //! `drop` calls the driver. The first thread does that. The second thread ends leases if that runs code of the program or needs
-//! polling, because the driver may be slow and no lease may wait for it.
+//! polling, because the driver may be slow and no lease may wait for it. The third thread frees memory: the driver may wait for all
+//! streams before it does, also for one that never continues, and meanwhile the first thread must end leases on the others.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -51,6 +52,8 @@ pub struct Reaper {
 pub static DRIVER: Reaper = Reaper::new("xmem-cuda");
 /// Ends leases, and does not call the driver.
 pub static LEASES: Reaper = Reaper::new("xmem-cuda-ends");
+/// Frees, unmaps and closes memory. These calls of the driver may wait for a device.
+static FREES: Reaper = Reaper::new("xmem-cuda-frees");
 
 impl Reaper {
     const fn new(name: &'static str) -> Self {
@@ -109,6 +112,11 @@ pub fn later(job: impl FnOnce() + Send + 'static) {
     DRIVER.later(job);
 }
 
+/// Runs a job that frees memory, after all earlier ones.
+pub fn free(job: impl FnOnce() + Send + 'static) {
+    FREES.later(job);
+}
+
 /// Runs a job soon on the thread that does not call the driver. The job may be code of the program, and take long.
 pub fn elsewhere(job: impl FnOnce() + Send + 'static) {
     LEASES.later(job);
@@ -133,7 +141,11 @@ pub fn flush(timeout: Duration) {
         let _ = done.send(());
     };
     LEASES.later(move || {
-        DRIVER.later(move || LEASES.later(move || DRIVER.later(move || DRIVER.later(say_so))));
+        DRIVER.later(move || {
+            LEASES.later(move || {
+                DRIVER.later(move || DRIVER.later(move || FREES.later(move || FREES.later(say_so))))
+            })
+        });
     });
     let _ = is_done.recv_timeout(timeout);
 }

@@ -53,7 +53,7 @@ impl Drop for Keep {
     fn drop(&mut self) {
         let (link, closed) = (self.link.clone(), self.closed.clone());
         // Queued after the closing of the memory.
-        reaper::later(move || {
+        reaper::free(move || {
             count(&COUNTERS.closed);
             closed.store(true, Ordering::Release);
             drop(link);
