@@ -8,7 +8,7 @@ use std::mem::ManuallyDrop;
 use xmem_cuda::device::Device;
 use xmem_cuda::error::CudaError;
 use xmem_cuda::pending::Ends;
-use xmem_cuda::reaper;
+use xmem_cuda::reaper::{self, CHECK_INTERVAL};
 use xmem_cuda::stream::Stream;
 use xmem_shm::fault::{self, Point};
 
@@ -94,7 +94,7 @@ fn retry_while_captured<T: Send + 'static>(
     };
     reaper::later(move || {
         if !attempt() {
-            reaper::until(attempt);
+            reaper::watch(CHECK_INTERVAL, attempt);
         }
     });
 }

@@ -121,7 +121,7 @@ fn wait_until_done(pool: &Pool) {
                 }
                 std::thread::sleep(CHECK_INTERVAL);
             };
-            // A late frame stays unmarked, and consumers wait for its event.
+            // A late frame stays unmarked. Consumers refuse it unless its event, which outlives the work, shows its end.
             late |= done == Ok(false);
             if let (true, Some(head)) = (done != Ok(false), region.slot_head(slot)) {
                 settle(&head, done.is_ok());
@@ -131,7 +131,7 @@ fn wait_until_done(pool: &Pool) {
     if late {
         log::warn!(
             "pool {:?}: a device is still writing frames that were published, after release-timeout: \
-             they are marked as incomplete for consumers",
+             consumers refuse them as incomplete",
             pool.name()
         );
     }
