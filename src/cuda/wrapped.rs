@@ -61,18 +61,43 @@ impl Reading {
     /// Releases the frame after the work of the streams that may read it.
     fn end(self, own: &Stream) {
         let device = self.frame.device().clone();
-        let other = match &self.stream {
-            Some(stream) => stream.handle(),
-            // The legacy default stream waits for all streams of the context except non-blocking ones, and GStreamer creates
-            // none of those.
-            None => cuda::Stream::LEGACY_DEFAULT,
-        };
-        let streams = [own.handle(), other];
+        let streams = [own.handle(), of_reader(self.stream.as_ref())];
         if let Err(failure) = self.frame.release_on_all(&streams) {
             gst::warning!(CAT, "A CPU waits for a frame to be read: {}", failure.error);
             let _ = streams[1].synchronize(&device);
             failure.release_after(streams[0]);
         }
+    }
+}
+
+/// The stream that downstream uses.
+fn of_reader(stream: Option<&Arc<Stream>>) -> cuda::Stream {
+    // The legacy default stream waits for all streams of the context except non-blocking ones, and GStreamer creates none of those.
+    stream.map_or(cuda::Stream::LEGACY_DEFAULT, |stream| stream.handle())
+}
+
+/// Private memory, and the streams that read it: the memory's and the one that downstream uses.
+struct Private {
+    memory: Option<PrivateMemory>,
+    stream: Arc<Stream>,
+    reader: Option<Arc<Stream>>,
+}
+
+/// Frees the memory after the work of the streams, because the driver need not wait for it.
+impl Drop for Private {
+    fn drop(&mut self) {
+        let Some(memory) = self.memory.take() else {
+            return;
+        };
+        let device = memory.device().clone();
+        let (stream, reader) = (self.stream.clone(), self.reader.take());
+        stream.handle().when_done(&device.clone(), move || {
+            let other = of_reader(reader.as_ref());
+            other.when_done(&device, move || {
+                drop(memory);
+                drop_later((stream, reader));
+            });
+        });
     }
 }
 
@@ -191,12 +216,21 @@ impl MemoryCache {
         Some(memory)
     }
 
-    /// Wraps private memory of xmem that has this layout.
-    pub(crate) fn wrap_private(&self, private: PrivateMemory) -> Option<gst::Memory> {
+    /// Wraps private memory of xmem that has this layout. `reader` is the stream that downstream uses, if known.
+    pub(crate) fn wrap_private(
+        &self,
+        private: PrivateMemory,
+        reader: Option<&Arc<Stream>>,
+    ) -> Option<gst::Memory> {
         if private.len() < self.layout.info().size() {
             return None;
         }
         let ptr = private.ptr();
+        let private = Private {
+            memory: Some(private),
+            stream: self.stream.clone(),
+            reader: reader.cloned(),
+        };
         // SAFETY: the GstMemory owns the private memory, and frees it when it is freed.
         let memory = unsafe { self.wrap(ptr, Box::new(private)) }?;
         // Opening it in other processes would take longer than a copy.

@@ -137,7 +137,7 @@ fn on_device(
         return Ok((memory, meta, Placement::InPlace));
     }
     wait_for(source, &frame)?;
-    let memory = copy(&frame, &planes, &cache)?;
+    let memory = copy(&frame, &planes, &cache, started.stream().reader())?;
     Ok((
         memory,
         meta,
@@ -236,6 +236,7 @@ fn copy(
     frame: &CudaFrame,
     planes: &Planes,
     cache: &Arc<MemoryCache>,
+    reader: Option<&Arc<Stream>>,
 ) -> Result<gst::Memory, Failure> {
     let mut rows = Vec::new();
     let places = planes.offsets().iter().zip(planes.strides());
@@ -253,6 +254,6 @@ fn copy(
     let private = PrivateMemory::new(frame.device(), cache.layout().info().size())?;
     frame.copy_rows_to(&private, &rows)?;
     cache
-        .wrap_private(private)
+        .wrap_private(private, reader)
         .ok_or_else(|| missing("libgstcuda does not take its layout"))
 }

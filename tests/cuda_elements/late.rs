@@ -157,6 +157,30 @@ fn not_written_before_it_is_read(kind: &str, sink: &str, reader: &Reader) {
     lab.assert_allowed();
 }
 
+/// A copy of a frame past the budget is freed after a queued kernel has read it, also if the driver frees at once.
+#[test]
+fn a_private_copy_is_not_freed_before_it_is_read() {
+    for (copy, is_held) in [("copy-late", true), ("copy-late-elsewhere", false)] {
+        let Some(lab) = Lab::new() else { return };
+        let lab = lab.with("QUIRKS", "free-does-not-wait");
+        let mut producer = on_a_stream(&lab, "stream", "");
+        let mut consumer = lab.consumer("max-held=1", "").connected();
+        for number in 0..3 {
+            push(&mut producer, number);
+            consumer.run(&format!("take {number}"), "ok");
+        }
+        consumer.until_stat("src", "copied", 2);
+        let held = is_held.then(|| lab.machine.hold(Some(consumer.pid())));
+        consumer.run(&format!("{copy} 1"), "ok");
+        // A process that does not wait would have freed it before another process has started.
+        drop(lab.actor());
+        drop(held);
+        consumer.run("check-late 1", "same");
+        consumer.has(0);
+        lab.assert_allowed();
+    }
+}
+
 #[test]
 fn a_slot_is_not_written_before_another_stream_has_read_it() {
     not_written_before_it_is_read("offered", "", &Reader::Another);
