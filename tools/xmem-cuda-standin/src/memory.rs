@@ -185,9 +185,11 @@ api! {
             return Ok(());
         }
         let device = space::with(|space| space.get(&dptr).map(|block| block.device)).unwrap_or(context.device);
-        // The call waits for this process's work on the device.
-        for context in context::on_device(device) {
-            let _ = context.work.wait_for_all();
+        // The call waits for this process's work on the device, as it may.
+        if !settings().has("free-does-not-wait") {
+            for context in context::on_device(device) {
+                let _ = context.work.wait_for_all();
+            }
         }
         release(&take(dptr, &[Kind::Own, Kind::Async])?);
         Ok(())

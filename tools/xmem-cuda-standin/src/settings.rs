@@ -17,7 +17,8 @@
 //! error, as with older drivers), `no-legacy-ipc`, `no-ipc-events`, `no-vmm`, `no-posix-fd`, `no-vmm-read-only` (cuMemSetAccess
 //! fails with PROT_READ), `no-stream-mem-ops`, `no-host-register`, `no-read-only-register`, `out-of-ipc-events` (no more can be
 //! created), `no-imported-range` (cuMemGetAddressRange fails for imported memory), `no-pools` (no stream-ordered allocation),
-//! `same-host-pointer` (registered memory has the same address on the device).
+//! `same-host-pointer` (registered memory has the same address on the device), `free-does-not-wait` (cuMemFree frees at once, so
+//! work that still uses the memory fails).
 
 use std::collections::HashSet;
 use std::path::PathBuf;
