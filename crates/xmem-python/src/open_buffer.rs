@@ -5,12 +5,12 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
-use xmem_core::cuda::{Device, Stream};
+use xmem_core::cuda::{CudaError, Device, Stream};
 use xmem_core::{self as core, AccessMode, ProcessId};
 
 use crate::detached::Detached;
-use crate::device::{self, DeviceFrame, Streams, Use, wait_for_streams};
-use crate::errors::{IntoPyResult, Kind};
+use crate::device::{self, DeviceFrame, Streams, Use, wait_for_all_work, wait_for_streams};
+use crate::errors::{IntoPyErr, IntoPyResult, Kind};
 use crate::fork::check_process;
 use crate::lock;
 
@@ -59,7 +59,9 @@ pub(crate) fn gone() -> PyErr {
 
 fn missing(busy: bool) -> PyErr {
     if busy {
-        Kind::Error.error("another thread is copying this buffer: wait until it has finished")
+        Kind::Error.error(
+            "another thread is copying or publishing this buffer: wait until it has finished",
+        )
     } else {
         gone()
     }
@@ -213,35 +215,71 @@ impl OpenBuffer {
         }
     }
 
-    /// A stream that waits for the default stream and all streams with views of a buffer that is being written on a device. The
-    /// default stream waits for the work of a destroyed stream.
-    pub(crate) fn behind_writers(&self) -> Option<Stream> {
-        let device = self.device.as_ref().filter(|_| self.is_writable())?;
+    /// The stream after whose work a buffer that is being written on a device is complete. `stream`: the stream that writes it.
+    /// Without it, a stream that waits for the default stream and for all streams with views. No CPU waits, except for a stream
+    /// that was destroyed. An error if one of them is being captured. `None`: the buffer is complete.
+    fn last_stream(&self, py: Python<'_>, stream: Option<Stream>) -> PyResult<Option<Stream>> {
+        let Some(device) = self.device.as_ref().filter(|_| self.is_writable()) else {
+            return Ok(None);
+        };
+        if let Some(stream) = stream {
+            // A buffer that cannot be published after this stream would be lost.
+            let mark = py.detach(|| stream.mark(device));
+            return mark.map(|_| Some(stream)).into_py_result();
+        }
         let mut last = Stream::LEGACY_DEFAULT;
         for stream in self.streams.all() {
-            if stream != last && stream.wait_for(device, last).is_ok() {
-                last = stream;
+            if stream == last {
+                continue;
+            }
+            match py.detach(|| stream.wait_for(device, last)) {
+                Ok(()) => last = stream,
+                // The work would run with the graph, and not before the buffer is read.
+                Err(error @ CudaError::Captured) => return Err(error.into_py_err()),
+                Err(_) => wait_for_all_work(py, device)?,
             }
         }
-        Some(last)
+        Ok(Some(last))
     }
 
-    /// Takes the buffer, prepared by `prepare`, to forget it. An error changes nothing.
+    /// Takes the buffer, prepared by `prepare`, to forget it after the work of the returned stream
+    /// ([`last_stream`](Self::last_stream)). An error changes nothing.
     pub(crate) fn take(
         &self,
+        py: Python<'_>,
+        stream: Option<Stream>,
         prepare: impl FnOnce(&mut core::BufferGuard) -> PyResult<()>,
-    ) -> PyResult<Held> {
+    ) -> PyResult<(Held, Option<Stream>)> {
         check_process(self.process)?;
+        let mut held = {
+            let mut state = self.lock();
+            state.held()?;
+            if state.views > 0 {
+                return Err(Kind::ViewsExist.error(
+                    "arrays over the buffer still exist: delete them (del array) before you forget it, because the buffer can \
+                     be reused afterwards",
+                ));
+            }
+            let held = state.take()?;
+            state.busy = true;
+            held
+        };
+        // Without the lock, as in `aside`. There is no new view meanwhile.
+        let ready = self.last_stream(py, stream).and_then(|last| {
+            prepare(&mut held.guard)?;
+            Ok(last)
+        });
         let mut state = self.lock();
-        state.held()?;
-        if state.views > 0 {
-            return Err(Kind::ViewsExist.error(
-                "arrays over the buffer still exist: delete them (del array) before you forget it, because the buffer can be \
-                 reused afterwards",
-            ));
+        state.busy = false;
+        match ready {
+            Ok(last) => Ok((held, last)),
+            Err(error) => {
+                state.held = Some(held);
+                // It may have been released meanwhile.
+                self.end_unused(state);
+                Err(error)
+            }
         }
-        prepare(&mut state.held()?.guard)?;
-        state.take()
     }
 
     /// Releases the buffer with its last view. Returns it if there is none.

@@ -15,6 +15,7 @@ PTX = Path(__file__).parents[3] / "tools/xmem-cuda-standin/src/kernels.ptx"
 CUDA = 2  # kDLCUDA
 NOT_READY = 600
 NON_BLOCKING = 1
+RELAXED = 2
 LEGACY, PER_THREAD = 1, 2
 
 HostFunction = ctypes.CFUNCTYPE(None, c_void_p)
@@ -115,6 +116,13 @@ class Gpu:
 
     def set_word(self, stream, ptr):
         self.call("cuStreamWriteValue32_v2", c_void_p(stream), c_uint64(ptr), c_uint32(1), c_uint32(0))
+
+    def begin_capture(self, stream):
+        """Captures the stream's work into a graph from now on, instead of running it."""
+        self.call("cuStreamBeginCapture_v2", c_void_p(stream), c_uint32(RELAXED))
+
+    def end_capture(self, stream):
+        self.call("cuStreamEndCapture", c_void_p(stream), byref(c_void_p()))
 
     def then(self, stream, function):
         """Lets the driver call a function on another thread. Returns the objects that must exist until then."""

@@ -3,6 +3,7 @@
 """Buffers by number on CUDA devices, between processes, on the stand-in driver without a GPU. Names and examples are those of the
 technical design."""
 
+import pytest
 from cuda_support import machine  # noqa: F401
 from support import eventually
 from test_cuda_frames import interrupt
@@ -303,3 +304,94 @@ def test_the_release_of_a_buffer_can_be_interrupted(machine):
     assert owner.ask("index not in [guard.buffer for guard in guards]")
     owner.do("guards = None; g.set_word(s, word); g.finish(late)")
     owner.eventually("index in [guard.buffer for guard in [pool.acquire_cuda(1000) for _ in range(20)]]")
+
+
+# A buffer that a stream writes when the word is set. Non-blocking streams are not ordered with the default stream.
+WRITTEN_LATE = """
+    pool = xmem.BufferPool(pool)
+    word, late = g.word(), g.stream()
+    buf = pool.acquire_cuda(1000)
+    view = Array(buf, late)
+    g.wait_for_word(late, word)
+    g.fill(late, view.ptr, 1000, 7)
+    index = None
+"""
+
+
+@pytest.mark.parametrize("stream", ["", "stream=late"])
+def test_forget_refuses_a_stream_that_is_captured(machine, stream):
+    """The buffer stays as it was."""
+    owner, reader = machine.start(), machine.start()
+    owner.do(WRITTEN_LATE)
+    owner.do("g.begin_capture(late); del view")
+    options = f"timeout=0.001, {stream}" if stream else "timeout=0.001"
+    owner.fails(f"buf.forget({options})", "CudaError", "captured into a graph")
+    # The capture was not disturbed.
+    owner.do("g.end_capture(late); pool.set_ref_count(buf.meta_index, 1)")
+    owner.do(f"index = buf.forget({stream})")
+    reader.do(f"pool = xmem.BufferPool(pool); wrong = g.word(); buf = pool.get({owner.ask('index')})")
+    reader.begin("g.check(s, buf.cuda_ptr, 1000, 7, wrong); g.finish(s)")
+    owner.do("g.set_word(s, word)")
+    reader.end()
+    assert reader.ask("g.read_word(wrong)") == 0
+    reader.do("buf.release()")
+
+
+def test_forget_waits_for_a_stream_that_was_destroyed(machine):
+    """Other streams cannot wait for it, so the CPU waits for all work of the device."""
+    owner = machine.start()
+    owner.do(WRITTEN_LATE)
+    owner.do("""
+        g.destroy(late)
+        del view
+        import threading
+        def forget():
+            global index
+            index = buf.forget()
+        thread = threading.Thread(target=forget)
+        thread.start()
+        thread.join(0.3)
+    """)
+    assert owner.ask("index") is None
+    owner.fails("buf.size", "Error", "another thread")
+    owner.do("g.set_word(s, word); thread.join(HANG)")
+    assert owner.ask("index is not None and bool((np.asarray(pool.get(index).copy_to_cpu()) == 7).all())")
+
+
+@pytest.mark.parametrize("call", ["forget()", "copy_to_cpu()"])
+def test_the_wait_for_a_stream_that_was_destroyed_ends_with_ctrl_c(machine, call):
+    owner = machine.start()
+    owner.do(WRITTEN_LATE)
+    owner.do("g.destroy(late); del view")
+    owner.begin(f"""
+        interrupted = False
+        try:
+            waiting()
+            buf.{call}
+        except KeyboardInterrupt:
+            interrupted = True
+    """)
+    interrupt(owner)
+    assert owner.ask("interrupted, buf.size") == [True, 1000]
+    owner.do("g.set_word(s, word)")
+    assert owner.ask("bool((np.asarray(buf.copy_to_cpu()) == 7).all())")
+    owner.do("index = buf.forget()")
+
+
+def test_a_release_waits_for_a_stream_that_was_destroyed(machine):
+    """The next writer may write the buffer at once."""
+    owner = machine.start()
+    owner.do(WRITTEN_LATE)
+    owner.do("""
+        g.destroy(late)
+        del view
+        number = buf.buffer
+        import threading
+        thread = threading.Thread(target=lambda: buf.release(stream=late))
+        thread.start()
+        thread.join(0.3)
+        guards = [pool.acquire_cuda(1000) for _ in range(20)]
+    """)
+    assert owner.ask("number not in [guard.buffer for guard in guards] and thread.is_alive()")
+    owner.do("g.set_word(s, word); thread.join(HANG); guards = None")
+    owner.eventually("number in [guard.buffer for guard in [pool.acquire_cuda(1000) for _ in range(20)]]")

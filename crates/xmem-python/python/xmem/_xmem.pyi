@@ -677,7 +677,8 @@ class BufferGuard:
         Default: the default stream, and the streams of the arrays.
         timeout: the time in seconds after which an unread buffer is removed. A PoolWarning names the connected processes that
         did not read the buffer.
-        Raises ViewsExist while arrays over the buffer exist.
+        Raises ViewsExist while arrays over the buffer exist, and CudaError for a stream that is being captured into a graph.
+        The buffer is not changed then.
         """
     def release(self, *, stream: Any | None = None) -> None:
         """Releases the buffer. If arrays over it exist, the last array releases it.

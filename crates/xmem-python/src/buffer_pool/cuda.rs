@@ -63,10 +63,7 @@ pub(super) fn release_on(
     let device = guard
         .device()
         .ok_or_else(|| CudaError::NotOnDevice.into_py_err())?;
-    let mark = py.detach(|| stream.mark(&device));
-    let waited = mark
-        .into_py_result()
-        .and_then(|mark| device::wait_until(py, |slice| mark.synchronize_for(slice)));
+    let waited = device::wait_for_stream(py, &device, stream);
     if waited.is_err() {
         // The wait was cancelled. The buffer is released when the stream has finished.
         let guard = guard.into_inner();

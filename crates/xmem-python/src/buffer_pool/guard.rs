@@ -313,7 +313,8 @@ impl BufferGuard {
     /// Default: the default stream, and the streams of the arrays.
     /// timeout: the time in seconds after which an unread buffer is removed. A PoolWarning names the connected processes that
     /// did not read the buffer.
-    /// Raises ViewsExist while arrays over the buffer exist.
+    /// Raises ViewsExist while arrays over the buffer exist, and CudaError for a stream that is being captured into a graph.
+    /// The buffer is not changed then.
     #[pyo3(signature = (*, to=None, stream=None, timeout=None))]
     fn forget(
         &self,
@@ -325,7 +326,7 @@ impl BufferGuard {
         let stream = stream.as_ref().map(stream_of).transpose()?;
         let timeout = duration(timeout)?;
         let readers = to.map(|to| to.iter().map(|it| it.core().clone()).collect::<Vec<_>>());
-        let held = self.0.take(|guard| {
+        let (held, last) = self.0.take(py, stream, |guard| {
             let is_given = timeout.is_some() || readers.is_some();
             if is_given && guard.mode() == AccessMode::ReadOnly {
                 return Err(PyValueError::new_err(
@@ -343,10 +344,9 @@ impl BufferGuard {
             }
         })?;
         let guard = held.guard.into_inner().ok_or_else(gone)?;
-        let buffer = &self.0;
-        let forgotten = py.detach(|| match stream.or_else(|| buffer.behind_writers()) {
-            Some(stream) if guard.mode() == AccessMode::ReadWrite => guard.forget_on(stream),
-            _ => guard.forget(),
+        let forgotten = py.detach(|| match last {
+            Some(stream) => guard.forget_on(stream),
+            None => guard.forget(),
         });
         forgotten.into_py_result()
     }

@@ -15,7 +15,7 @@ pub(crate) use copy::DeviceCopy;
 pub(crate) use frame::{DeviceFrame, copy_all};
 pub(crate) use release_word::ReleaseWord;
 pub(crate) use stream::{Streams, Use, stream_of};
-pub(crate) use wait::{wait, wait_for_streams, wait_until};
+pub(crate) use wait::{wait, wait_for_all_work, wait_for_stream, wait_for_streams, wait_until};
 
 /// The device of a `device` argument. `None`: host memory.
 pub(crate) fn parse(device: Option<&str>) -> PyResult<Option<u32>> {
