@@ -304,8 +304,10 @@ impl Frame {
     fn record_stream(&self, stream: &Bound<'_, PyAny>) -> PyResult<()> {
         let stream = stream_of(stream)?;
         for plane in &self.arrays.planes {
-            if let Keeper::Device(frame) = &plane.keeper {
-                frame.keep_for(stream);
+            match &plane.keeper {
+                Keeper::Device(frame) => frame.keep_for(stream),
+                Keeper::PrivateDevice(copy) => copy.keep_for(stream),
+                _ => {}
             }
         }
         Ok(())

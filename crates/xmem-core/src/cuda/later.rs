@@ -4,12 +4,15 @@
 //! arrays on any thread. A thread of this crate calls the driver instead.
 
 use std::mem::ManuallyDrop;
+use std::sync::Arc;
 
 use xmem_cuda::device::Device;
 use xmem_cuda::error::CudaError;
 use xmem_cuda::pending::Ends;
+use xmem_cuda::private::PrivateMemory;
 use xmem_cuda::reaper::{self, CHECK_INTERVAL};
 use xmem_cuda::stream::Stream;
+use xmem_cuda::when;
 use xmem_shm::fault::{self, Point};
 
 use super::frame::CudaFrame;
@@ -45,6 +48,27 @@ impl CudaFrame {
             Ok(())
         });
     }
+}
+
+/// Frees memory when all of these streams have reached their current end; without streams, soon. Can be called on any thread,
+/// like [`CudaFrame::release_later`].
+pub fn free_later(memory: PrivateMemory, streams: Vec<Stream>) {
+    let device = memory.device().clone();
+    let mut left = of_any_thread(streams);
+    retry_while_captured(Arc::new(memory), device.clone(), move |memory| {
+        while let Some(stream) = left.last() {
+            when::end(Box::new(Kept(memory.clone())), &device, *stream)?;
+            left.pop();
+        }
+        Ok(())
+    });
+}
+
+/// Memory that is kept for a stream. Dropping it does not call the driver.
+struct Kept(#[expect(dead_code, reason = "kept, not read")] Arc<PrivateMemory>);
+
+impl Ends for Kept {
+    fn end(self: Box<Self>) {}
 }
 
 impl WriteLease {

@@ -5,22 +5,24 @@
 use std::ops::Deref;
 
 use pyo3::prelude::*;
-use xmem_core::cuda::PrivateMemory;
+use xmem_core::cuda::{PrivateMemory, Stream, free_later};
 
 use super::wait::wait_for_streams;
 use super::{Streams, Use};
 
-/// The memory, and the streams of its views.
+/// The memory, and the streams of its views. The memory is freed after the work of these streams, because the driver need not
+/// wait for that. It may be dropped on any thread, like a [`DeviceFrame`](super::DeviceFrame).
 #[derive(Debug)]
 pub(crate) struct DeviceCopy {
-    memory: PrivateMemory,
+    /// `None` only while it is dropped.
+    memory: Option<PrivateMemory>,
     streams: Streams,
 }
 
 impl DeviceCopy {
     pub(crate) fn new(memory: PrivateMemory) -> Self {
         Self {
-            memory,
+            memory: Some(memory),
             streams: Streams::default(),
         }
     }
@@ -28,6 +30,11 @@ impl DeviceCopy {
     /// Called for a new view. The stream need not wait, because the copy was written before the view was made.
     pub(crate) fn give_to(&self, to: Use) {
         self.streams.add(to.ends_on());
+    }
+
+    /// The memory is kept until the stream has done the work that it has when the last view is dropped.
+    pub(crate) fn keep_for(&self, stream: Stream) {
+        self.streams.add(Use::On(stream).ends_on());
     }
 
     /// Waits for the work of the views' streams, which may write the copy.
@@ -40,6 +47,17 @@ impl Deref for DeviceCopy {
     type Target = PrivateMemory;
 
     fn deref(&self) -> &PrivateMemory {
-        &self.memory
+        match &self.memory {
+            Some(memory) => memory,
+            None => unreachable!("it is dropped"),
+        }
+    }
+}
+
+impl Drop for DeviceCopy {
+    fn drop(&mut self) {
+        if let Some(memory) = self.memory.take() {
+            free_later(memory, self.streams.all());
+        }
     }
 }
