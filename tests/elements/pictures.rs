@@ -175,6 +175,38 @@ fn a_tap_to_a_full_disk_says_so() {
     assert_contains(&log, "No space left on ");
 }
 
+/// Decoders leave bytes between rows and planes, also in frames whose size needs none.
+#[test]
+fn a_tap_has_each_frame_of_a_lossless_pool_without_padding() {
+    for (width, format) in [(320, "I420"), (322, "Y444")] {
+        let pools = prepared();
+        let producer = format!(
+            "videotestsrc num-buffers=60 ! video/x-raw,format={format},width={width},height=240,framerate=30/1 \
+             ! x264enc tune=zerolatency ! h264parse ! avdec_h264 ! xmemsink pool=p {LOSSLESS}"
+        );
+        let _producer = Launch::new(&pools, "producer", &producer);
+        until("a producer", || pool_stats(&pools, "p").is_some());
+        let output = xmem(&pools, &["tap", "p"]).output().unwrap();
+        let log = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{log}");
+        let header = output.stdout.split_inclusive(|byte| *byte == b'\n').next();
+        let frames = &output.stdout[header.unwrap().len()..];
+        let planes = if format == "I420" {
+            width * 240 * 3 / 2
+        } else {
+            width * 240 * 3
+        };
+        let frame_len = "FRAME\n".len() + planes;
+        assert!(
+            frames
+                .chunks(frame_len)
+                .all(|it| it.starts_with(b"FRAME\n")),
+            "{log}"
+        );
+        assert_eq!(frames.len(), 60 * frame_len, "{log}");
+    }
+}
+
 /// Y4M has no padding, and neither Y4M nor JPEG states the range and the matrix of its values.
 #[test]
 fn all_pictures_of_a_pool_are_alike() {

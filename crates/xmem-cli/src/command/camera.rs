@@ -185,8 +185,10 @@ fn sink(camera: &Camera) -> Result<String, Error> {
         if !is_device {
             return Err(format!("there is no device {}: {LOOPBACK}", device.display()).into());
         }
+        // v4l2sink can crash if two threads ask it for its caps at the same time, as those of the still picture and of the pool do.
+        // typefind answers such questions itself.
         return Ok(format!(
-            "v4l2sink {} sync=false",
+            "typefind ! v4l2sink {} sync=false",
             property("device", device)
         ));
     }

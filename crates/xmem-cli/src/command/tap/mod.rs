@@ -11,6 +11,8 @@ use std::process::{Command, ExitCode};
 use std::sync::mpsc::channel;
 use std::thread;
 
+use xmem_core::Delivery;
+
 use crate::Error;
 use crate::caps::Caps;
 use crate::child::{self, END_TIMEOUT};
@@ -32,9 +34,18 @@ pub(crate) fn run(pool: &OsStr, raw: bool) -> Result<ExitCode, Error> {
         check_decodable(&caps)?;
         format!("{} ! ", to_y4m(&caps))
     };
+    let stats = xmem_core::discovery::query(pool);
+    let is_lossless = stats.is_ok_and(|it| it.delivery == Delivery::Lossless);
     let tool = |fd| {
         let rest = format!("{elements}fdsink fd={fd} sync=false");
-        let source = [newest_only(caps.is_raw())];
+        let source = if is_lossless {
+            // All frames, with the first ones, whose format was waited for.
+            ["newest-only=false", "start-from=oldest"]
+                .map(str::to_owned)
+                .to_vec()
+        } else {
+            vec![newest_only(caps.is_raw())]
+        };
         pipeline(child::dependent(TOOL), pool, &source, &rest)
     };
     // A reader that does not read would otherwise stop the tool's end.
@@ -70,7 +81,7 @@ fn without_padding(
     }
 }
 
-/// Whether a frame in a format of y4menc has bytes between its rows or behind its planes.
+/// Whether a frame in the layout of its caps has bytes between its rows or behind its planes, in a format of y4menc.
 fn may_be_padded(caps: &Caps) -> bool {
     caps.size()
         .is_none_or(|(width, height)| width % 8 != 0 || height % 2 != 0)
@@ -86,8 +97,10 @@ fn to_y4m(caps: &Caps) -> String {
         format!("video/x-raw,format=(string){{{formats}}}")
     };
     let decode = decoder(caps.is_raw());
+    // Without the allocation query, y4menc gets the layout of the caps. The one of GStreamer 1.22 writes whatever a decoder leaves
+    // between rows and planes.
     format!(
-        "{decode}{} ! videoconvert ! {formats} ! y4menc",
+        "{decode}{} ! videoconvert ! {formats} ! identity drop-allocation=true ! y4menc",
         caps.filter()
     )
 }
