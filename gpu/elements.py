@@ -31,6 +31,10 @@ import driver
 CUDA = "video/x-raw(memory:CUDAMemory)"
 # The time limit in seconds for each wait.
 HANG = 30
+# How long the stop of a producer with a stopped client is waited for, in seconds.
+STUCK = 6
+# The number of frames of a transport's measurement at most. All transports must fit into the limit of record.py.
+FRAMES = 90
 
 
 def report(part, what, result):
@@ -566,21 +570,27 @@ def measure(runtime, ends, frames, rate, counts):
 
 
 def count_copies(counting, folder, rate):
-    """The stand-in's counters by transport. None: of the producer's pipeline alone."""
-    found = {}
-    for name, *ends in [(None,), *transports(folder)]:
-        try:
-            found[name] = measure(counting, ends or None, rate * 2, rate, True)["copies"]
-        except Exception as failure:
-            found[name] = failure
-    return found
+    """Begins to count copies on the stand-in. Returns the future counters by transport. None: of the producer's pipeline alone."""
+    one_by_one = concurrent.futures.ThreadPoolExecutor(1)
+    count = lambda ends: measure(counting, ends or None, rate * 2, rate, True)["copies"]
+    return {name: one_by_one.submit(count, ends) for name, *ends in [(None,), *transports(folder)]}
 
 
 def compare(runtime, counted, folder, frames, rate):
-    """Measures all transports in turn. `counted`: the numbers of copies from a run on the stand-in. None: this run is on the stand-in."""
+    """Measures all transports in turn. `counted`: from `count_copies`. None: this run is on the stand-in."""
     same = counted is None
     alone = measure(runtime, None, frames, rate, same)
-    counted = counted.result() if counted else {None: alone["copies"]}
+    own_counts = {None: alone["copies"]}
+
+    def copies_of(name):
+        """The number of copies by each side, or why there is none. Waits only for this transport, so that each row is printed soon."""
+        if same:
+            return own_counts[name]
+        try:
+            return counted[name].result()
+        except Exception as failure:
+            return failure
+
     report("transports", "the pipeline alone, into fakesink", {"hand-over, µs, median": "", "99 %": "", "CPU of the producer, µs per frame": f"{alone['cpu'][0]:.0f}"})
     ours = None
     for name, *ends in transports(folder):
@@ -589,12 +599,11 @@ def compare(runtime, counted, folder, frames, rate):
         except Exception as failure:
             report("transports", name, {"failed": words(failure)})
             continue
-        if same:
-            counted[name] = figures["copies"]
+        own_counts[name] = figures["copies"]
 
         def copied(side):
             """The number of copies without those of the producer's pipeline alone."""
-            own, all = counted.get(None), counted.get(name)
+            own, all = copies_of(None), copies_of(name)
             if isinstance(own, list) and isinstance(all, list):
                 return f"{all[side] - (own[0] if side == 0 else 0):.1f}"
             return words(all if isinstance(all, Exception) else own)
@@ -631,9 +640,9 @@ def stuck(runtime, folder, mode):
         consumer.wait("first")
         consumer.process.send_signal(signal.SIGSTOP)
         try:
-            took = f"{producer.stop(15):.2f} s"
+            took = f"{producer.stop(STUCK):.2f} s"
         except Failed:
-            took = "it did not end within 15 s"
+            took = f"it did not end within {STUCK} s"
         finally:
             consumer.process.send_signal(signal.SIGCONT)
         report("elements", f"cudaipcsink, {mode}: stop of a producer whose consumer is stuck", took)
@@ -667,7 +676,7 @@ def main():
         counted = None
         if "transports" in parts and counting is not runtime:
             # Runs in parallel: it needs no device, and is not timed.
-            counted = concurrent.futures.ThreadPoolExecutor(1).submit(count_copies, counting, place, 30)
+            counted = count_copies(counting, place, 30)
         tried = []
         modes = ("vmm", "legacy")
         if "first" in parts:
@@ -689,7 +698,7 @@ def main():
                 failures += 1
         if "transports" in parts:
             try:
-                compare(runtime, counted, folder, min(arguments.frames, 150), 30)
+                compare(runtime, counted, folder, min(arguments.frames, FRAMES), 30)
             except Exception as failure:
                 report("transports", "the pipeline alone", {"failed": words(failure)})
                 failures += 1
