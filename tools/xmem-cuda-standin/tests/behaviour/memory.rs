@@ -41,6 +41,22 @@ fn it_runs_out() {
 }
 
 #[test]
+fn freed_under_a_kernel() {
+    let (_folder, machine) = machine();
+    let machine = machine.with("QUIRKS", "free-does-not-wait");
+    let mut remote = Remote::new(&machine);
+    let memory = remote.one("alloc", &[4096]);
+    let hold = machine.hold(None);
+    remote.done("fill_kernel", &[memory, 4096, 1, 0, 0]);
+    remote.done("free", &[memory]);
+    drop(hold);
+    fails(
+        remote.call("synchronize", &[]),
+        "CUDA_ERROR_ILLEGAL_ADDRESS",
+    );
+}
+
+#[test]
 fn attributes_of_a_pointer() {
     let (_folder, machine) = machine();
     machine.only_here("two devices");
