@@ -5,9 +5,13 @@
 //! Streams that were held up, such as those of a file, share a shift if they come from one pipeline of a producer: audio and video
 //! come from two pools. All live streams of a consumer's pipeline share one shift, which is fixed by the first of them.
 
-use std::sync::{
-    Arc, Mutex, Weak,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    sync::{
+        Arc, Mutex, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
 };
 
 use crate::lock;
@@ -29,7 +33,12 @@ pub(super) struct Shift {
     /// In nanoseconds; or `OPEN`.
     by: AtomicU64,
     is_live: bool,
+    /// Until when streams [gather](Self::gather). `None`: none has begun.
+    gathers_until: Mutex<Option<Instant>>,
 }
+
+/// Streams that begin together, also on a busy machine, begin within this time.
+const GATHERING: Duration = Duration::from_millis(100);
 
 /// The shift of live streams is not fixed yet.
 const OPEN: u64 = u64::MAX;
@@ -50,6 +59,7 @@ impl Shift {
         let shift = Arc::new(Self {
             by: AtomicU64::new(if is_live { OPEN } else { 0 }),
             is_live,
+            gathers_until: Mutex::default(),
         });
         shifts.push((key, Arc::downgrade(&shift)));
         shift
@@ -86,6 +96,23 @@ impl Shift {
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| {
                 (now < known(by)).then(|| known(by.saturating_add(margin)))
             });
+    }
+
+    /// Raises the shift to `by`, and waits until the other streams that begin now have raised it to what they need, because times must
+    /// not jump after the first frame. A stream that begins later does not raise it.
+    pub(super) fn gather(&self, by: gst::ClockTime) {
+        let left = {
+            let mut until = lock(&self.gathers_until);
+            let until = *until.get_or_insert_with(|| Instant::now() + GATHERING);
+            let left = until.saturating_duration_since(Instant::now());
+            if !left.is_zero() {
+                self.raise_to(by, gst::ClockTime::ZERO);
+            }
+            left
+        };
+        thread::sleep(left);
+        // Whoever had the lock in time has raised it now.
+        drop(lock(&self.gathers_until));
     }
 
     /// Lowers the shift to this many nanoseconds, at least 0, if it is more. Only for streams that were held up.

@@ -102,6 +102,8 @@ pub(super) struct ToRunningTime {
     latest: gst::ClockTime,
     /// The pipeline was paused after the last frame.
     was_paused: bool,
+    /// The stream needs a greater shift than the one that it shares, so frames from before the start are left out.
+    is_short: bool,
     /// The next frame is the first one of another producer.
     follows: bool,
     /// The pipeline plays again after a pause, or its running time was reset.
@@ -297,7 +299,7 @@ impl ToRunningTime {
         };
         // A file begins with its first frame. After a pause, it goes on with the present one, as a camera does.
         let is_at_the_beginning = !is_live && self.resumed_at.is_zero();
-        if is_at_the_beginning || self.delivery == Delivery::Lossless {
+        if (is_at_the_beginning && !self.is_short) || self.delivery == Delivery::Lossless {
             return false;
         }
         let begin = origin.later(self.resumed_at.nseconds().cast_signed());
@@ -475,6 +477,7 @@ impl ToRunningTime {
         let timeline = playback.timeline();
         let by = self.shift.as_ref().map_or(0, |shift| shift.get());
         let was_paused = take(&mut self.was_paused);
+        self.is_short = false;
         // A live frame may arrive later than its time by the latency. That does not mean that the stream was held up. The latency
         // is that of the presentation.
         let meta = lease.meta();
@@ -505,7 +508,11 @@ impl ToRunningTime {
                 gst::ClockTime::from_nseconds(by.unsigned_abs()),
                 gst::ClockTime::ZERO,
             );
-            if self.from_oldest || goes_on {
+            if self.from_oldest && !is_alone && !is_lossless {
+                // Each pool keeps frames for another time.
+                shift.gather(before);
+                self.is_short = shift.get() < before.nseconds().cast_signed();
+            } else if self.from_oldest || goes_on {
                 // Streams that were paused together need nearly the same shift.
                 shift.raise_to(before, gst::ClockTime::ZERO);
             } else if late > promised {

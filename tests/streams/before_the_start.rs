@@ -57,11 +57,20 @@ struct Producer {
 
 impl Producer {
     fn new(pools: &Pools, video: &str, sound: &str) -> Self {
+        Self::with(pools, [video, sound], ["", ""], 5)
+    }
+
+    /// With properties of each sink. Waits until more than `frames` are published.
+    fn with(pools: &Pools, elements: [&str; 2], sinks: [&str; 2], frames: u64) -> Self {
         let pipeline = pools.launch(&format!(
-            "videotestsrc is-live=true ! {CAPS} ! {video} xmemsink name=v pool={} \
-             audiotestsrc is-live=true samplesperbuffer=160 ! {SOUND} ! {sound} xmemsink name=a pool={}",
+            "videotestsrc is-live=true ! {CAPS} ! {} xmemsink name=v pool={} {} \
+             audiotestsrc is-live=true samplesperbuffer=160 ! {SOUND} ! {} xmemsink name=a pool={} {}",
+            elements[0],
             pools.pool("v"),
-            pools.pool("a")
+            sinks[0],
+            elements[1],
+            pools.pool("a"),
+            sinks[1]
         ));
         let (video, sound) = (
             times_at(&pipeline, "v", "sink"),
@@ -75,7 +84,7 @@ impl Producer {
         };
         for sink in ["v", "a"] {
             let sink = producer.pipeline.by_name(sink);
-            until("frames", || stat(&sink, "published") > 5);
+            until("frames", || stat(&sink, "published") > frames);
         }
         producer
     }
@@ -97,26 +106,26 @@ fn wait_for(received: &Times, frames: usize) {
     until("frames", || received.lock().unwrap().len() >= frames);
 }
 
-/// The shift of both streams of a new consumer. All frames have the same, except for the first one of a stream: it may have begun
-/// before the start.
-#[track_caller]
-fn shift_of_both(pools: &Pools, producer: &Producer, sinks: [&str; 2]) -> i128 {
+/// A consumer of both streams, and the times that they get.
+fn consumer_of_both(pools: &Pools, properties: &str, sinks: [&str; 2]) -> (Pipeline, [Times; 2]) {
     let consumer = pools.launch(&format!(
-        "xmemsrc name=v pool={} ! {} xmemsrc name=a pool={} ! {}",
+        "xmemsrc name=v pool={} {properties} ! {} xmemsrc name=a pool={} {properties} ! {}",
         pools.pool("v"),
         sinks[0],
         pools.pool("a"),
         sinks[1]
     ));
-    let (video, sound) = (
-        times_at(&consumer, "v", "src"),
-        times_at(&consumer, "a", "src"),
-    );
-    consumer.play();
-    wait_for(&video, 60);
-    wait_for(&sound, 60);
-    let video = shifts(&producer.video, &video);
-    let sound = shifts(&producer.sound, &sound);
+    let times = ["v", "a"].map(|name| times_at(&consumer, name, "src"));
+    (consumer, times)
+}
+
+/// The shift of both streams. All frames have the same, except for the first one of a stream: it may have begun before the start.
+#[track_caller]
+fn shift_of_both(producer: &Producer, [video, sound]: &[Times; 2]) -> i128 {
+    wait_for(video, 60);
+    wait_for(sound, 60);
+    let video = shifts(&producer.video, video);
+    let sound = shifts(&producer.sound, sound);
     assert!(
         video[1..]
             .iter()
@@ -134,10 +143,40 @@ fn streams_of_different_delays_stay_together() {
         let pools = Pools::new();
         let producer = Producer::new(&pools, video, sound);
         for sinks in [["fakesink sync=true"; 2], ["fakesink sync=false"; 2]] {
-            let shift = shift_of_both(&pools, &producer, sinks);
+            let (consumer, times) = consumer_of_both(&pools, "", sinks);
+            consumer.play();
+            let shift = shift_of_both(&producer, &times);
             let most = i128::from((DELAY + FRAME + DEADLINE).nseconds());
             assert!((0..=most).contains(&shift), "{shift}");
         }
+    }
+}
+
+/// Each pool keeps frames for another time. The times of a stream do not jump when the other one begins with older frames.
+#[test]
+fn the_oldest_frames_of_two_pools_stay_together() {
+    let sinks = ["history=100", "history=20"];
+    for late in [None, Some("v"), Some("a")] {
+        let pools = Pools::new();
+        let producer = Producer::with(&pools, ["", ""], sinks, 100);
+        let (consumer, times) = consumer_of_both(
+            &pools,
+            "start-from=oldest",
+            ["fakesink sync=false async=false"; 2],
+        );
+        let late = late.map(|name| consumer.by_name(name));
+        if let Some(late) = &late {
+            late.set_locked_state(true);
+        }
+        consumer.play();
+        if let Some(late) = late {
+            until("the other one begins", || {
+                times.iter().any(|it| it.lock().unwrap().len() > 40)
+            });
+            late.set_locked_state(false);
+            late.sync_state_with_parent().unwrap();
+        }
+        shift_of_both(&producer, &times);
     }
 }
 
