@@ -4,6 +4,7 @@
 #![allow(unsafe_code)] // calls the driver
 
 use std::ffi::c_void;
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use xmem_shm::fault::{self, Point};
@@ -94,13 +95,41 @@ impl Stream {
         match self.synchronize(device) {
             // In a context that is in error no work runs any more.
             Ok(()) | Err(CudaError::ContextInError { .. }) => refused.end(),
-            Err(_) => {
+            // A wait for the device would invalidate the capture.
+            Err(CudaError::Captured) => {
                 log::error!(
                     "a job behind a CUDA stream does not run, since its stream cannot be waited for: {error}"
                 );
                 std::mem::forget(refused);
             }
+            Err(_) => after_all_work(device, &error, || refused.end()),
         }
+    }
+}
+
+/// Runs a job when all present work of this process on the device has ended. Used if a stream cannot be queried, perhaps because
+/// it was destroyed.
+pub fn after_all_work(device: &Device, why: &CudaError, job: impl FnOnce() + Send + 'static) {
+    log::debug!(
+        "a slot or memory is released when its device has finished all work, because of this: {why}"
+    );
+    // If there is no thread, the job and what it holds are kept.
+    let (job, device) = (ManuallyDrop::new(job), device.clone());
+    let wait = move || match device.synchronize() {
+        // In a context that is in error no work runs any more.
+        Ok(()) | Err(CudaError::ContextInError { .. }) => ManuallyDrop::into_inner(job)(),
+        Err(error) => {
+            log::error!(
+                "a slot or memory stays held, since its device cannot be waited for: {error}"
+            );
+        }
+    };
+    // This may take long, so it does not run on the reaper's thread.
+    let thread = std::thread::Builder::new().name("xmem-cuda-wait".into());
+    if let Err(error) = thread.spawn(wait) {
+        log::error!(
+            "a slot or memory stays held, because no thread can wait for its device: {error}"
+        );
     }
 }
 

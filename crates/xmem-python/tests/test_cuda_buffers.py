@@ -378,6 +378,17 @@ def test_the_wait_for_a_stream_that_was_destroyed_ends_with_ctrl_c(machine, call
     owner.do("index = buf.forget()")
 
 
+def test_a_buffer_that_is_dropped_waits_for_a_stream_that_was_destroyed(machine):
+    """It comes back when the device has done all work, and not before."""
+    owner = machine.start()
+    owner.do(WRITTEN_LATE)
+    owner.do("number = buf.buffer; g.destroy(late); del view, buf")
+    given = "number in [guard.buffer for guard in [pool.acquire_cuda(1000) for _ in range(20)]]"
+    assert owner.ask(given) is False
+    owner.do("g.set_word(s, word)")
+    owner.eventually(given)
+
+
 def test_a_release_waits_for_a_stream_that_was_destroyed(machine):
     """The next writer may write the buffer at once."""
     owner = machine.start()

@@ -3,7 +3,6 @@
 //! Releases frames and slots from any thread, including threads that must not call the driver, because other libraries drop
 //! arrays on any thread. A thread of this crate calls the driver instead.
 
-use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use xmem_cuda::device::Device;
@@ -111,7 +110,7 @@ fn retry_while_captured<T: Send + 'static>(
                 false
             }
             Err(error) => {
-                release_after_all_work(own, &device, &error);
+                when::after_all_work(&device, &error, move || drop(own));
                 true
             }
         }
@@ -121,26 +120,6 @@ fn retry_while_captured<T: Send + 'static>(
             reaper::watch(CHECK_INTERVAL, attempt);
         }
     });
-}
-
-/// Drops the holder of a slot when all work of this process on the device has ended. Used if one of the streams cannot be
-/// queried, perhaps because it was destroyed.
-fn release_after_all_work<T: Send + 'static>(held: T, device: &Device, why: &CudaError) {
-    log::debug!("a slot is released when its device has finished all work, because of this: {why}");
-    // If there is no thread, the slot stays held.
-    let (held, device) = (ManuallyDrop::new(held), device.clone());
-    let wait = move || match device.synchronize() {
-        // In a context that is in error no work runs any more.
-        Ok(()) | Err(CudaError::ContextInError { .. }) => drop(ManuallyDrop::into_inner(held)),
-        Err(error) => {
-            log::error!("a slot stays held, since its device cannot be waited for: {error}")
-        }
-    };
-    // This may take long, so it does not run on the reaper's thread.
-    let thread = std::thread::Builder::new().name("xmem-cuda-wait".into());
-    if let Err(error) = thread.spawn(wait) {
-        log::error!("a slot stays held, because no thread can wait for its device: {error}");
-    }
 }
 
 impl Ends for ReadLease {
