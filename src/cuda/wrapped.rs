@@ -90,14 +90,19 @@ impl Drop for Private {
             return;
         };
         let device = memory.device().clone();
-        let (stream, reader) = (self.stream.clone(), self.reader.take());
-        stream.handle().when_done(&device.clone(), move || {
-            let other = of_reader(reader.as_ref());
-            other.when_done(&device, move || {
-                drop(memory);
-                drop_later((stream, reader));
-            });
-        });
+        let streams = vec![self.stream.handle(), of_reader(self.reader.as_ref())];
+        let kept = KeptStreams(Some((self.stream.clone(), self.reader.take())));
+        cuda::drop_later((memory, kept), &device, streams);
+    }
+}
+
+/// The streams exist until the memory is freed.
+struct KeptStreams(Option<(Arc<Stream>, Option<Arc<Stream>>)>);
+
+/// On another thread, because the last reference to a stream destroys it.
+impl Drop for KeptStreams {
+    fn drop(&mut self) {
+        drop_later(self.0.take());
     }
 }
 

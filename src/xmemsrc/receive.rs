@@ -140,9 +140,15 @@ fn take(
 
 /// The times of an entry. Follows a change of the latency, and sends another segment before an entry that needs it.
 fn stamp(source: SourceContext<'_>, started: &mut Started, lease: &ReadLease) -> BufferTimes {
-    let times = started.times(source.element, lease);
+    let mut times = started.times(source.element, lease);
     if started.running_time().has_news() {
         started.follow_latency(source);
+        // Now the producer keeps the next frames for longer.
+        let is_cancelled = || source.canceller.is_cancelled();
+        if started.running_time().gather(is_cancelled) {
+            times = started.times(source.element, lease);
+            started.follow_latency(source);
+        }
     }
     if let Some(segment) = started.running_time().due_segment() {
         downstream::replace_segment(source, segment);

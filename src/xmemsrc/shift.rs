@@ -7,10 +7,9 @@
 
 use std::{
     sync::{
-        Arc, Mutex, Weak,
+        Arc, Condvar, Mutex, PoisonError, Weak,
         atomic::{AtomicU64, Ordering},
     },
-    thread,
     time::{Duration, Instant},
 };
 
@@ -33,12 +32,51 @@ pub(super) struct Shift {
     /// In nanoseconds; or `OPEN`.
     by: AtomicU64,
     is_live: bool,
-    /// Until when streams [gather](Self::gather). `None`: none has begun.
-    gathers_until: Mutex<Option<Instant>>,
+    gathered: Mutex<Gathered>,
+    has_gathered: Condvar,
+}
+
+/// The streams that have [gathered](Shift::gather).
+#[derive(Debug, Default)]
+struct Gathered {
+    streams: usize,
+    /// `None`: there was none.
+    until: Option<Instant>,
 }
 
 /// Streams that begin together, also on a busy machine, begin within this time.
-const GATHERING: Duration = Duration::from_millis(100);
+const AT_MOST: Duration = Duration::from_millis(100);
+/// The interval at which a wait checks for a stop.
+const SLICE: Duration = Duration::from_millis(10);
+
+/// A stream that gathers.
+#[derive(Debug)]
+pub(super) struct Gathering {
+    shift: Arc<Shift>,
+    until: Instant,
+    streams: usize,
+}
+
+impl Gathering {
+    /// Waits for the other streams.
+    pub(super) fn wait(&self, is_cancelled: impl Fn() -> bool) {
+        let mut gathered = lock(&self.shift.gathered);
+        loop {
+            let left = self.until.saturating_duration_since(Instant::now());
+            if gathered.streams >= self.streams || left.is_zero() || is_cancelled() {
+                // Whoever comes now does not raise the shift any more.
+                gathered.until = Some(Instant::now().min(self.until));
+                return;
+            }
+            gathered = self
+                .shift
+                .has_gathered
+                .wait_timeout(gathered, left.min(SLICE))
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+        }
+    }
+}
 
 /// The shift of live streams is not fixed yet.
 const OPEN: u64 = u64::MAX;
@@ -59,7 +97,8 @@ impl Shift {
         let shift = Arc::new(Self {
             by: AtomicU64::new(if is_live { OPEN } else { 0 }),
             is_live,
-            gathers_until: Mutex::default(),
+            gathered: Mutex::default(),
+            has_gathered: Condvar::new(),
         });
         shifts.push((key, Arc::downgrade(&shift)));
         shift
@@ -98,21 +137,23 @@ impl Shift {
             });
     }
 
-    /// Raises the shift to `by`, and waits until the other streams that begin now have raised it to what they need, because times must
-    /// not jump after the first frame. A stream that begins later does not raise it.
-    pub(super) fn gather(&self, by: gst::ClockTime) {
-        let left = {
-            let mut until = lock(&self.gathers_until);
-            let until = *until.get_or_insert_with(|| Instant::now() + GATHERING);
-            let left = until.saturating_duration_since(Instant::now());
-            if !left.is_zero() {
-                self.raise_to(by, gst::ClockTime::ZERO);
-            }
-            left
-        };
-        thread::sleep(left);
-        // Whoever had the lock in time has raised it now.
-        drop(lock(&self.gathers_until));
+    /// Raises the shift to `by`, for a stream that waits with its first frame, because times must not jump after that: until
+    /// `others` streams more have done so, or else for a short time after the first. Later the shift is not raised.
+    pub(super) fn gather(self: &Arc<Self>, by: gst::ClockTime, others: usize) -> Gathering {
+        let mut gathered = lock(&self.gathered);
+        let until = *gathered
+            .until
+            .get_or_insert_with(|| Instant::now() + AT_MOST);
+        if Instant::now() < until {
+            self.raise_to(by, gst::ClockTime::ZERO);
+            gathered.streams += 1;
+            self.has_gathered.notify_all();
+        }
+        Gathering {
+            shift: self.clone(),
+            until,
+            streams: others + 1,
+        }
     }
 
     /// Lowers the shift to this many nanoseconds, at least 0, if it is more. Only for streams that were held up.
@@ -124,6 +165,8 @@ impl Shift {
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
     use super::*;
 
     #[test]
@@ -154,6 +197,23 @@ mod tests {
         let alone = Shift::of(None);
         alone.raise_to(time(1), time(0));
         assert_eq!(Shift::of(None).get(), 0);
+    }
+
+    #[test]
+    fn streams_that_begin_together_have_the_greatest_shift() {
+        let time = gst::ClockTime::from_seconds;
+        let shift = Shift::of(None);
+        let begin = |by| {
+            shift.gather(time(by), 1).wait(|| false);
+            shift.get()
+        };
+        let both = thread::scope(|scope| {
+            let other = scope.spawn(|| begin(1));
+            [begin(3), other.join().unwrap()]
+        });
+        assert_eq!(both[0], both[1]);
+        // Too late.
+        assert_eq!(begin(9), both[0]);
     }
 
     #[test]

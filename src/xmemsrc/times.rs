@@ -17,7 +17,7 @@ use super::{
     base::CAT,
     latency,
     settings::{Settings, XmemSrcStartFrom, XmemSrcTimestampMode},
-    shift::{Key, Shift},
+    shift::{Gathering, Key, Shift},
     stream::{Playback, Units},
     window::{Segment, Window},
 };
@@ -104,6 +104,8 @@ pub(super) struct ToRunningTime {
     was_paused: bool,
     /// The stream needs a greater shift than the one that it shares, so frames from before the start are left out.
     is_short: bool,
+    /// Set while this stream waits for others that begin with it. By how much it is to be shifted.
+    gathers: Option<(Gathering, gst::ClockTime)>,
     /// The next frame is the first one of another producer.
     follows: bool,
     /// The pipeline plays again after a pause, or its running time was reset.
@@ -168,6 +170,16 @@ impl ToRunningTime {
     /// Whether the shift or the delay has changed. Clears the flag.
     pub(super) fn has_news(&mut self) -> bool {
         take(&mut self.has_news)
+    }
+
+    /// Waits for the other streams that begin now, if this one begins. Then the frame that was stamped last is to be stamped again.
+    pub(super) fn gather(&mut self, is_cancelled: impl Fn() -> bool) -> bool {
+        let (Some((gathering, need)), Some(shift)) = (self.gathers.take(), &self.shift) else {
+            return false;
+        };
+        gathering.wait(is_cancelled);
+        self.is_short = shift.get() < need.nseconds().cast_signed();
+        true
     }
 
     /// The segment to send before the frame that was stamped last. `None`: the previous one applies.
@@ -489,7 +501,8 @@ impl ToRunningTime {
         let late = timing::elapsed(earliest, lease.info().published_at);
         let is_lossless = self.delivery == Delivery::Lossless;
         // How much earlier another stream of the same pipeline may start. Zero: there is no other stream.
-        let is_alone = latency::others(src).is_empty();
+        let others = latency::others(src);
+        let is_alone = others.is_empty();
         let margin = if is_alone {
             gst::ClockTime::ZERO
         } else {
@@ -503,15 +516,17 @@ impl ToRunningTime {
         let was_held_up = keeps_spacing && (!timeline.live || late > promised);
         let shift = if self.from_oldest || goes_on || was_held_up {
             let key = timeline.base_time.zip(base_time);
-            let shift = Shift::of(key.map(|(there, here)| Key::HeldUp(there, here)));
+            let key = key.map(|(there, here)| Key::HeldUp(there, here));
+            let shift = Shift::of(key);
             shift.raise_to(
                 gst::ClockTime::from_nseconds(by.unsigned_abs()),
                 gst::ClockTime::ZERO,
             );
-            if self.from_oldest && !is_alone && !is_lossless {
+            if self.from_oldest && !is_alone && !is_lossless && key.is_some() {
                 // Each pool keeps frames for another time.
-                shift.gather(before);
-                self.is_short = shift.get() < before.nseconds().cast_signed();
+                let begins = |it: &&gst::Element| it.current_state() >= gst::State::Paused;
+                let others = others.iter().filter(begins).count();
+                self.gathers = Some((shift.gather(before, others), before));
             } else if self.from_oldest || goes_on {
                 // Streams that were paused together need nearly the same shift.
                 shift.raise_to(before, gst::ClockTime::ZERO);

@@ -182,7 +182,7 @@ fn a_tap_has_each_frame_of_a_lossless_pool_without_padding() {
         let pools = prepared();
         let producer = format!(
             "videotestsrc num-buffers=60 ! video/x-raw,format={format},width={width},height=240,framerate=30/1 \
-             ! x264enc tune=zerolatency ! h264parse ! avdec_h264 ! xmemsink pool=p {LOSSLESS}"
+             ! x264enc tune=zerolatency ! h264parse ! avdec_h264 ! xmemsink pool=p history=16 {LOSSLESS}"
         );
         let _producer = Launch::new(&pools, "producer", &producer);
         until("a producer", || pool_stats(&pools, "p").is_some());

@@ -175,10 +175,11 @@ pub(crate) const WITH_ALPHA: &str = " with alpha";
 
 /// Why the tool has ended, by its messages, or else by its status.
 pub(crate) fn why_ended(printed: &str, status: ExitStatus) -> String {
-    match printed.contains("ERROR") || printed.contains("WARNING") {
-        true => failure(printed).to_string(),
-        false => format!("{TOOL} ended: {status}"),
+    let has_reason = printed.contains("ERROR") || printed.contains("WARNING");
+    if !has_reason && (status.signal().is_some() || printed.trim().is_empty()) {
+        return format!("{TOOL} ended: {status}");
     }
+    failure(printed).to_string()
 }
 
 /// Finds the error in the tool's standard error.

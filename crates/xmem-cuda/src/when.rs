@@ -107,7 +107,7 @@ impl Stream {
     }
 }
 
-/// Runs a job when all present work of this process on the device has ended. Used if a stream cannot be queried, perhaps because
+/// Runs a job when all present work in the device's primary context has ended. Used if a stream cannot be queried, perhaps because
 /// it was destroyed.
 pub fn after_all_work(device: &Device, why: &CudaError, job: impl FnOnce() + Send + 'static) {
     log::debug!(

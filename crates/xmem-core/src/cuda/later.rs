@@ -8,7 +8,6 @@ use std::sync::Arc;
 use xmem_cuda::device::Device;
 use xmem_cuda::error::CudaError;
 use xmem_cuda::pending::Ends;
-use xmem_cuda::private::PrivateMemory;
 use xmem_cuda::reaper::{self, CHECK_INTERVAL};
 use xmem_cuda::stream::Stream;
 use xmem_cuda::when;
@@ -49,25 +48,27 @@ impl CudaFrame {
     }
 }
 
-/// Frees memory when all of these streams have reached their current end; without streams, soon. Can be called on any thread,
-/// like [`CudaFrame::release_later`].
-pub fn free_later(memory: PrivateMemory, streams: Vec<Stream>) {
-    let device = memory.device().clone();
-    let mut left = of_any_thread(streams);
-    retry_while_captured(Arc::new(memory), device.clone(), move |memory| {
+/// Drops a value when all of these streams have reached their current end; without streams, soon. Can be called on any thread,
+/// like [`CudaFrame::release_later`]. The value must not call the driver when it is dropped.
+pub fn drop_later<T: Send + Sync + 'static>(value: T, device: &Device, streams: Vec<Stream>) {
+    let (device, mut left) = (device.clone(), of_any_thread(streams));
+    retry_while_captured(Arc::new(value), device.clone(), move |value| {
         while let Some(stream) = left.last() {
-            when::end(Box::new(Kept(memory.clone())), &device, *stream)?;
+            when::end(Box::new(Kept(value.clone())), &device, *stream)?;
             left.pop();
         }
         Ok(())
     });
 }
 
-/// Memory that is kept for a stream. Dropping it does not call the driver.
-struct Kept(#[expect(dead_code, reason = "kept, not read")] Arc<PrivateMemory>);
+/// A value that is kept for a stream.
+struct Kept<T>(#[expect(dead_code, reason = "kept, not read")] Arc<T>);
 
-impl Ends for Kept {
-    fn end(self: Box<Self>) {}
+impl<T: Send + Sync + 'static> Ends for Kept<T> {
+    fn end(self: Box<Self>) {
+        // Not in a host function, which would delay the stream.
+        reaper::elsewhere(move || drop(self));
+    }
 }
 
 impl WriteLease {
@@ -93,7 +94,7 @@ impl WriteLease {
     }
 }
 
-/// On the reaper's thread, queues the release of a slot on streams, and drops the holder. Retried while a stream is being
+/// On the reaper's thread, queues the release of a slot or of memory on streams, and drops the holder. Retried while a stream is being
 /// captured into a graph: nothing can be queued on it, and waiting for the device would invalidate the capture.
 fn retry_while_captured<T: Send + 'static>(
     held: T,

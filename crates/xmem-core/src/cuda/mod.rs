@@ -38,7 +38,7 @@ mod wait;
 pub use crate::region::device::mode::Mode;
 pub use crate::region::device::slot::{CudaSlot, SlotWork};
 pub use frame::{CudaFrame, FrameFailure};
-pub use later::free_later;
+pub use later::drop_later;
 pub use xmem_cuda::counts::{Counts, counts};
 pub use xmem_cuda::device::{Device, device_count, devices, is_available};
 pub use xmem_cuda::error::CudaError;

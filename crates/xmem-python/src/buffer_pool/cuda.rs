@@ -5,7 +5,7 @@
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use xmem_core::cuda::{CudaError, Stream};
+use xmem_core::cuda::{CudaError, Stream, drop_later};
 use xmem_core::{self as core, AccessMode};
 
 use crate::detached::Detached;
@@ -65,9 +65,9 @@ pub(super) fn release_on(
         .ok_or_else(|| CudaError::NotOnDevice.into_py_err())?;
     let waited = device::wait_for_stream(py, &device, stream);
     if waited.is_err() {
-        // The wait was cancelled. The buffer is released when the stream has finished.
+        // The wait was cancelled, or the stream is being captured. The buffer is released when the stream has finished.
         let guard = guard.into_inner();
-        py.detach(|| stream.when_done(&device, move || drop(guard)));
+        py.detach(|| drop_later(guard, &device, vec![stream]));
     }
     waited
 }

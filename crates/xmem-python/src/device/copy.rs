@@ -5,7 +5,7 @@
 use std::ops::Deref;
 
 use pyo3::prelude::*;
-use xmem_core::cuda::{PrivateMemory, Stream, free_later};
+use xmem_core::cuda::{PrivateMemory, Stream, drop_later};
 
 use super::wait::wait_for_streams;
 use super::{Streams, Use};
@@ -57,7 +57,8 @@ impl Deref for DeviceCopy {
 impl Drop for DeviceCopy {
     fn drop(&mut self) {
         if let Some(memory) = self.memory.take() {
-            free_later(memory, self.streams.all());
+            let device = memory.device().clone();
+            drop_later(memory, &device, self.streams.all());
         }
     }
 }

@@ -48,7 +48,7 @@ pub(crate) fn wait_for_stream(py: Python<'_>, device: &Device, stream: Stream) -
     }
 }
 
-/// Waits for all present work of this process on the device, because of a stream that cannot be marked, such as one that was
+/// Waits for all present work in the device's primary context, because of a stream that cannot be marked, such as one that was
 /// destroyed. No other stream waits for its work: the default stream is not ordered with a non-blocking stream.
 pub(crate) fn wait_for_all_work(py: Python<'_>, device: &Device) -> PyResult<()> {
     let (sender, receiver) = channel();

@@ -34,12 +34,11 @@ pub(crate) fn run(pool: &OsStr, raw: bool) -> Result<ExitCode, Error> {
         check_decodable(&caps)?;
         format!("{} ! ", to_y4m(&caps))
     };
-    let stats = xmem_core::discovery::query(pool);
-    let is_lossless = stats.is_ok_and(|it| it.delivery == Delivery::Lossless);
+    let is_lossless = xmem_core::discovery::query(pool)?.delivery == Delivery::Lossless;
     let tool = |fd| {
         let rest = format!("{elements}fdsink fd={fd} sync=false");
         let source = if is_lossless {
-            // All frames, with the first ones, whose format was waited for.
+            // All frames, from the oldest one that is kept on, because the format of the first one was waited for.
             ["newest-only=false", "start-from=oldest"]
                 .map(str::to_owned)
                 .to_vec()
