@@ -273,6 +273,9 @@ fn a_frame_vanishes_while_it_is_copied() {
     }
     assert_eq!(next(&receiver), (0, true));
     is_reached.recv().unwrap();
+    until("the frames behind it", || {
+        stats_of(&pools.pool("p")).published == 4
+    });
     forwarder.kill().unwrap();
     forwarder.wait().unwrap();
     until("the forwarder's leases have ended", || {
