@@ -64,7 +64,7 @@ impl Gathering {
         loop {
             let left = self.until.saturating_duration_since(Instant::now());
             if gathered.streams >= self.streams || left.is_zero() || is_cancelled() {
-                // Whoever comes now does not raise the shift any more.
+                // From now on, no stream may raise the shift.
                 gathered.until = Some(Instant::now().min(self.until));
                 return;
             }

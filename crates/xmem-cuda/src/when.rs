@@ -113,7 +113,7 @@ pub fn after_all_work(device: &Device, why: &CudaError, job: impl FnOnce() + Sen
     log::debug!(
         "a slot or memory is released when its device has finished all work, because of this: {why}"
     );
-    // If there is no thread, the job and what it holds are kept.
+    // If no thread can be started, the closure is dropped, and must not drop what the job holds.
     let (job, device) = (ManuallyDrop::new(job), device.clone());
     let wait = move || match device.synchronize() {
         // In a context that is in error no work runs any more.

@@ -264,7 +264,7 @@ impl OpenBuffer {
             state.busy = true;
             held
         };
-        // Without the lock, as in `aside`. There is no new view meanwhile.
+        // Not under the lock, because this may wait for a device. Nobody can make a view while the buffer is busy.
         let ready = self.last_stream(py, stream).and_then(|last| {
             prepare(&mut held.guard)?;
             Ok(last)
