@@ -161,18 +161,22 @@ fn a_tap_writes_y4m_until_its_reader_ends() {
     tap.wait().unwrap();
 }
 
-/// Frames with padding, whose rows the command itself writes.
+/// The command itself writes frames with padding, and GStreamer writes others.
 #[test]
 fn a_tap_to_a_full_disk_says_so() {
-    let pools = prepared();
-    let _producer = published(&pools, HALVES);
-    let full = std::fs::File::create("/dev/full").unwrap();
-    let mut tap = xmem(&pools, &["tap", "p"]);
-    let output = tap.stdout(full).output().unwrap();
-    let log = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success(), "{log}");
-    // "on the resource", since GStreamer 1.28.
-    assert_contains(&log, "No space left on ");
+    let whole = "videotestsrc is-live=true ! video/x-raw,format=NV12,width=16,height=4";
+    for frames in [HALVES, whole] {
+        let pools = prepared();
+        let _producer = published(&pools, frames);
+        let full = std::fs::File::create("/dev/full").unwrap();
+        let mut tap = xmem(&pools, &["tap", "p"]);
+        let output = tap.stdout(full).output().unwrap();
+        let log = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success(), "{log}");
+        assert_contains(&log, "standard output: ");
+        // "on the resource", from GStreamer.
+        assert_contains(&log, "No space left on ");
+    }
 }
 
 /// Decoders leave bytes between rows and planes, also in frames whose size needs none.

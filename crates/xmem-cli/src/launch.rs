@@ -3,6 +3,7 @@
 //! Runs pipelines for a pool with GStreamer's tool, so that this program does not link GStreamer.
 
 use std::ffi::OsStr;
+use std::fmt::Display;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
@@ -225,6 +226,16 @@ pub(crate) fn failure(stderr: &str) -> Error {
         format!(" ({})", detail.trim_end_matches('.'))
     });
     printable(&format!("{reason}{detail}{advice}")).into()
+}
+
+/// As [`failure`], of a tool that writes to `output`, which its messages do not name.
+pub(crate) fn failure_to_write(output: impl Display, stderr: &str) -> Error {
+    let reason = failure(stderr);
+    if stderr.contains("GstFdSink") {
+        format!("cannot write to {output}: {reason}").into()
+    } else {
+        reason
+    }
 }
 
 /// The package to install for an error of the tool.

@@ -4,6 +4,7 @@
 
 use std::cell::Cell;
 use std::ffi::OsStr;
+use std::fmt::Display;
 use std::io::Write;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
@@ -17,15 +18,14 @@ use xmem_core::discovery::printable;
 use crate::Error;
 use crate::caps::Caps;
 use crate::format::to_stderr;
-use crate::launch::{exit_code, failure, not_started};
+use crate::launch::{exit_code, failure, failure_to_write, not_started};
 use crate::tool::{Event, interrupt, read_lines, stop_on_signals};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Runs a command of [`pipeline`](crate::launch::pipeline) until it ends, and returns its exit code. It gets SIGINT when this process
 /// gets SIGINT or SIGTERM, and is killed if it has not ended after `time`. `look` is called each second, and before the signal is
-/// passed on. When it returns false, the tool gets SIGINT too. `explain` is called after an error of the tool, and may return a
-/// better reason.
+/// passed on. When it returns false, the tool gets SIGINT too. `explain` returns the reason of an error from the tool's report.
 ///
 /// The tool prints warnings on its standard output, and errors on its standard error, as reports of several lines. Only the text of
 /// a warning is printed, and the reason of its end.
@@ -33,7 +33,7 @@ pub(crate) fn play(
     mut command: Command,
     time: Option<Duration>,
     mut look: impl FnMut() -> bool,
-    explain: impl FnOnce() -> Option<String>,
+    explain: impl FnOnce(&str) -> Error,
 ) -> Result<ExitCode, Error> {
     let (sender, events) = channel();
     stop_on_signals(sender.clone())?;
@@ -85,10 +85,7 @@ pub(crate) fn play(
     let status = tool.wait()?;
     let report: Vec<String> = report.try_iter().collect();
     if !report.is_empty() {
-        match explain() {
-            Some(reason) => to_stderr(reason),
-            None => to_stderr(failure(&report.join("\n"))),
-        }
+        to_stderr(explain(&report.join("\n")));
     } else if let Some(signal) = signal_of(status) {
         // The reader of `tap` has ended, or this command or its user has ended the tool.
         let is_wanted = signal == SIGPIPE || is_killed || (is_interrupted && signal == SIGINT);
@@ -111,8 +108,20 @@ fn begins_report(line: &str) -> bool {
     line.starts_with("ERROR: ") || line.starts_with("WARNING: erroneous pipeline")
 }
 
-/// Compares the frames of the pool with those that the pipeline was made for. `None`: they are alike. `what`: what has ended.
-pub(crate) fn changed(pool: &OsStr, caps: &Caps, what: &str) -> Option<String> {
+/// Why a pipeline has ended that was made for these frames and writes to `output`. `what`: what has ended.
+pub(crate) fn why(
+    pool: &OsStr,
+    caps: &Caps,
+    what: &str,
+    output: impl Display,
+    report: &str,
+) -> Error {
+    let changed = changed(pool, caps, what).map(Error::from);
+    changed.unwrap_or_else(|| failure_to_write(output, report))
+}
+
+/// Compares the frames of the pool with those that the pipeline was made for. `None`: they are alike.
+fn changed(pool: &OsStr, caps: &Caps, what: &str) -> Option<String> {
     let now = Caps::of(&xmem_core::discovery::query(pool).ok()?)?;
     let (before, now) = caps.difference(&now)?;
     let text = format!(

@@ -15,7 +15,7 @@ use crate::Error;
 use crate::caps::Caps;
 use crate::child;
 use crate::launch::{
-    TO_JPEG, TOOL, check_decodable, connection_timeout, decoder, failure, not_started,
+    TO_JPEG, TOOL, check_decodable, connection_timeout, decoder, failure_to_write, not_started,
     parameter_sets, pipeline, video_pool,
 };
 
@@ -121,13 +121,7 @@ fn wait(mut command: Command, timeout: Duration, file: &Path, caps: &Caps) -> Re
     let ended = child::run(&mut command, timeout).map_err(not_started)?;
     match ended {
         Some(ended) if ended.status.success() => Ok(()),
-        Some(ended) => {
-            let reason = failure(&ended.stderr);
-            Err(match ended.stderr.contains("GstFdSink") {
-                true => format!("cannot write {}: {reason}", file.display()).into(),
-                false => reason,
-            })
-        }
+        Some(ended) => Err(failure_to_write(file.display(), &ended.stderr)),
         None => Err(format!("no picture within {timeout:?}{}", parameter_sets(caps)).into()),
     }
 }

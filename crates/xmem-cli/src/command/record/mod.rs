@@ -26,7 +26,7 @@ use crate::child;
 use crate::cli::Record;
 use crate::format::to_stderr;
 use crate::launch::{CONVERT, TOOL, parameter_sets, pipeline, video_pool};
-use crate::play::{changed, play};
+use crate::play::{play, why};
 use clips::{Clips, Progress, Triggers};
 use matroska::CLUSTER;
 
@@ -113,7 +113,8 @@ fn write_all(pool: &OsStr, file: &Path, h264: bool) -> Result<ExitCode, Error> {
         gaps.look(|| has_frame(&recording));
         true
     };
-    let played = play(command, None, look, || changed(pool, &caps, WHAT));
+    let explain = |report: &str| why(pool, &caps, WHAT, &name, report);
+    let played = play(command, None, look, explain);
     gaps.report();
     if is_empty_there(&recording, file) {
         // It would only prevent the next attempt.
@@ -150,7 +151,8 @@ fn write_clips(record: &Record, before: Duration) -> Result<ExitCode, Error> {
         gaps.look(|| progress.has_frame());
         !progress.is_done()
     };
-    let code = play(command, None, look, || changed(pool, &caps, WHAT))?;
+    let explain = |report: &str| why(pool, &caps, WHAT, "the clips", report);
+    let code = play(command, None, look, explain)?;
     gaps.report();
     match clips.join() {
         Ok(true) => Ok(code),

@@ -17,7 +17,7 @@ use crate::Error;
 use crate::caps::Caps;
 use crate::child::{self, END_TIMEOUT};
 use crate::launch::{TOOL, check_decodable, decoder, newest_only, pipeline, video_pool};
-use crate::play::{changed, play};
+use crate::play::{play, why};
 
 pub(crate) fn run(pool: &OsStr, raw: bool) -> Result<ExitCode, Error> {
     if stdout().is_terminal() {
@@ -48,7 +48,7 @@ pub(crate) fn run(pool: &OsStr, raw: bool) -> Result<ExitCode, Error> {
         pipeline(child::dependent(TOOL), pool, &source, &rest)
     };
     // A reader that does not read would otherwise stop the tool's end.
-    let explain = || changed(pool, &caps, "output");
+    let explain = |report: &str| why(pool, &caps, "output", "standard output", report);
     let play = |command| play(command, Some(END_TIMEOUT), || true, explain);
     if !raw && may_be_padded(&caps) && y4m::has_padding()? {
         return without_padding(tool(0), play);
