@@ -172,7 +172,9 @@ fn end_of_stream(
     // A source that joined after the last frame still sends the start of the stream.
     let consumer = follower.consumer();
     let sticky = consumer.and_then(|consumer| consumer.wait_sticky(Some(STATE_TIME)));
-    if let Some(Err(flow)) = sticky.map(|sticky| downstream::update(source, &sticky, None)) {
+    if let Some(sticky) = sticky
+        && let Err(flow) = downstream::update(source, started, &sticky, None, false)
+    {
         return flow;
     }
     downstream::push_segment(source);

@@ -17,7 +17,7 @@ use super::{
     latency,
     run::{Header, Running, Started},
     settings::XmemSrcTimestampMode,
-    stream::{Playback, Problem, SourceStream},
+    stream::{Playback, Problem, SourceStream, Units},
 };
 use crate::{
     cuda,
@@ -37,22 +37,20 @@ pub(super) fn follow(
         (!lease.meta().event).then(|| lease.is_on_device() && !source.settings.download);
     started.refresh(source.stream);
     if !started.has_sticky(version, on_device) {
-        if update(source, lease.sticky(), on_device)? {
-            started.begin_stream(is_next);
-        }
+        update(source, started, lease.sticky(), on_device, is_next)?;
         started.note_sticky(version);
         started.refresh(source.stream);
     }
     Ok(())
 }
 
-/// Applies changes of the producer's latency and segment.
-fn follow_playback(source: SourceContext<'_>, new: &Sticky, old: &Sticky) {
+/// Applies changes of the producer's latency and segment. Returns what its frames are.
+fn follow_playback(source: SourceContext<'_>, new: &Sticky, old: &Sticky) -> Units {
     let mode = source.settings.timestamp_mode;
     let segment = new.text(sticky::SEGMENT).and_then(sticky::parse_segment);
     let playback = Playback::new(new, segment.as_ref(), mode);
     let latency = source.latency(&playback);
-    let problem = playback.problem();
+    let (problem, units) = (playback.problem(), playback.units());
     let before = source.stream.replace_playback(playback);
     if let Some(problem) = problem
         && before.problem() != Some(problem)
@@ -68,7 +66,7 @@ fn follow_playback(source: SourceContext<'_>, new: &Sticky, old: &Sticky) {
     let is_same = source.outgoing.own_segment() == segment
         && new.get(sticky::SEGMENT_EVENT) == old.get(sticky::SEGMENT_EVENT);
     if mode != XmemSrcTimestampMode::Passthrough || is_same {
-        return;
+        return units;
     }
     gst::debug!(CAT, obj = source.element, "Segment is {segment:?}");
     source.outgoing.set_segment(segment);
@@ -78,6 +76,7 @@ fn follow_playback(source: SourceContext<'_>, new: &Sticky, old: &Sticky) {
     if let Err(error) = source.element.new_segment(any.upcast_ref()) {
         gst::warning!(CAT, obj = source.element, "{error}");
     }
+    units
 }
 
 #[cold]
@@ -103,24 +102,32 @@ fn warn_of(source: SourceContext<'_>, problem: Problem) {
 }
 
 /// Sends the changes of the sticky state downstream. `on_device`: whether the frames are sent in device memory. `None` for an
-/// event, which does not show that.
+/// event, which does not show that. `is_next`: no entry before this one was missed.
 ///
 /// The order is that of GStreamer: start of the stream, caps, segment, others. The segment is replaced before the caps are
-/// negotiated, because GstBaseSrc sends its own segment at its next opportunity. Returns whether another stream begins.
+/// negotiated, because GstBaseSrc sends its own segment at its next opportunity.
 #[inline(never)]
 pub(super) fn update(
     source: SourceContext<'_>,
+    started: &mut Started,
     new: &Sticky,
     on_device: Option<bool>,
-) -> Result<bool, gst::FlowError> {
+    is_next: bool,
+) -> Result<(), gst::FlowError> {
     let (mut old, memory_changed, shown) = source.stream.replace_sticky(new.clone(), on_device);
     // Until a frame shows its memory, the caps decide.
     let memory = shown.or(source.settings.download.then_some(false));
     let begins = announce(source, new);
-    follow_playback(source, new, &old);
+    let units = follow_playback(source, new, &old);
     if begins {
         // All earlier events belong to the previous stream.
         old = Sticky::new();
+        let segment = started.begin_stream(units, is_next);
+        if source.settings.timestamp_mode != XmemSrcTimestampMode::Passthrough {
+            source
+                .outgoing
+                .set_segment(segment.map(|segment| segment.clone().upcast()));
+        }
     }
     let pad = source.element.src_pad();
     let caps = new.text(sticky::CAPS);
@@ -160,7 +167,7 @@ pub(super) fn update(
         push_segment(source);
     }
     push_sticky(source, new, &old);
-    Ok(begins)
+    Ok(())
 }
 
 /// Posts an error if the caps cannot be used.

@@ -21,8 +21,9 @@ use super::{
     context::SourceContext,
     latency,
     settings::{Settings, XmemSrcStartFrom},
-    stream::{Snapshot, SourceStream},
+    stream::{Snapshot, SourceStream, Units},
     times::{BufferTimes, FromRunningTime, ToRunningTime},
+    window::Segment,
 };
 use crate::{buffers::bufferpool::ReceivedBuffers, cuda, lock, stream::timing};
 
@@ -199,12 +200,12 @@ impl Started {
     }
 
     /// The entry whose sequence was compared last is of another stream than the one before it. `is_first`: no entry between them was
-    /// missed.
+    /// missed. Returns the segment of the stream. `None`: that of GstBaseSrc.
     #[cold]
-    pub(super) fn begin_stream(&mut self, is_first: bool) {
+    pub(super) fn begin_stream(&mut self, units: Units, is_first: bool) -> Option<&Segment> {
         self.header = Header::Due;
         self.has_joined_late &= !is_first;
-        self.to_running_time.begin_stream();
+        self.to_running_time.begin_stream(units)
     }
 
     /// The entry whose sequence was compared last was taken.

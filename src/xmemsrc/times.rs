@@ -74,6 +74,12 @@ pub(super) struct BufferTimes {
     pub(super) is_early: bool,
 }
 
+impl BufferTimes {
+    pub(super) fn earliest(&self) -> Option<gst::ClockTime> {
+        self.pts.into_iter().chain(self.dts).min()
+    }
+}
+
 /// Converts the producer's times to times of this pipeline.
 #[derive(Debug, Default)]
 pub(super) struct ToRunningTime {
@@ -151,11 +157,22 @@ impl ToRunningTime {
         self.shifted_by = 0;
         self.mapping.set_shift(None);
         self.was_paused = false;
-        self.begin_stream();
+        self.forget_delay();
     }
 
-    /// The next frames are from another stream of the present producer. Its delay and its intervals may be others.
-    pub(super) fn begin_stream(&mut self) {
+    /// The next frames are from another stream. Returns its segment. `None`: that of GstBaseSrc.
+    pub(super) fn begin_stream(&mut self, units: Units) -> Option<&Segment> {
+        self.forget_delay();
+        // Demuxers pass a segment on, and their own times begin anew.
+        let end = match units {
+            Units::Bytes => gst::ClockTime::ZERO,
+            Units::Coded | Units::Pictures => self.latest,
+        };
+        self.window.begin_stream(end)
+    }
+
+    /// The delay and the intervals of another stream may be others.
+    fn forget_delay(&mut self) {
         self.delay = None;
         self.measured_at = None;
         self.measured = None;
@@ -291,6 +308,8 @@ impl ToRunningTime {
         // `passthrough` sends the producer's own segment. Times of `arrival` have no relation to it.
         if self.mode == XmemSrcTimestampMode::Clock {
             self.window.follow(playback, meta, &times);
+        } else {
+            self.window.keep_open(&times);
         }
         times
     }

@@ -17,7 +17,7 @@ pub(super) type Segment = gst::FormattedSegment<gst::ClockTime>;
 /// The part of this pipeline's time in which frames are shown.
 #[derive(Debug, Default)]
 pub(super) struct Window {
-    /// The segment that was sent, or is due. `None`: all frames are shown.
+    /// The segment that was sent, or is due. `None`: that of GstBaseSrc, which begins at 0.
     sent: Option<Segment>,
     /// It is to be sent before the next frame.
     is_due: bool,
@@ -64,6 +64,16 @@ impl Cut {
 }
 
 impl Window {
+    /// Begins a stream. The previous one ended at `end`, and elements such as videorate fill the time from the start of a segment to
+    /// its first frame. Returns the segment. `None`: that of GstBaseSrc.
+    pub(super) fn begin_stream(&mut self, end: gst::ClockTime) -> Option<&Segment> {
+        *self = Self::default();
+        if !end.is_zero() {
+            self.sent = Some(open_from(end));
+        }
+        self.sent.as_ref()
+    }
+
     /// The segment to send before the frame that was followed last. `None`: the previous one applies.
     pub(super) fn due(&mut self) -> Option<&Segment> {
         take(&mut self.is_due).then_some(self.sent.as_ref())?
@@ -74,6 +84,20 @@ impl Window {
     pub(super) fn follow(&mut self, playback: &Playback, meta: &FrameMeta, times: &BufferTimes) {
         if playback.shown().is_some() || self.of.is_some() {
             self.follow_encoded(playback, meta, times);
+        } else {
+            self.keep_open(times);
+        }
+    }
+
+    /// A frame that begins before its segment would be left out, such as one after a flush.
+    #[inline]
+    pub(super) fn keep_open(&mut self, times: &BufferTimes) {
+        let start = self.sent.as_ref().and_then(|sent| sent.start());
+        if let Some(earliest) = times.earliest()
+            && start.is_some_and(|start| earliest < start)
+        {
+            self.sent = Some(open_from(earliest));
+            self.is_due = true;
         }
     }
 
@@ -107,10 +131,11 @@ impl Window {
             }
         }
         self.of = shown.cloned();
-        let window = shown.map_or_else(Segment::new, |shown| converted(shown, producers, own));
-        let is_open = window == Segment::new();
-        let before = self.sent.replace(window);
-        self.is_due = before.is_some() || !is_open;
+        self.sent = Some(match shown {
+            Some(shown) => converted(shown, producers, own),
+            None => open_from(times.earliest().unwrap_or(own)),
+        });
+        self.is_due = true;
     }
 }
 
@@ -125,13 +150,18 @@ fn converted(shown: &Segment, producers: gst::ClockTime, own: gst::ClockTime) ->
         own.saturating_add(distance(producers, time))
             .saturating_sub(distance(time, producers))
     };
-    let start = time(shown.start().unwrap_or_default());
-    let mut window = Segment::new();
-    window.set_start(start);
+    let mut window = open_from(time(shown.start().unwrap_or_default()));
     window.set_stop(shown.stop().map(time));
-    window.set_base(start);
-    window.set_time(start);
-    window.set_position(start);
     window.set_flags(shown.flags() & TRICKS);
     window
+}
+
+/// A segment in which the time of a frame is its running time.
+fn open_from(start: gst::ClockTime) -> Segment {
+    let mut segment = Segment::new();
+    segment.set_start(start);
+    segment.set_base(start);
+    segment.set_time(start);
+    segment.set_position(start);
+    segment
 }

@@ -402,6 +402,58 @@ fn times_go_on_with_the_next_film() {
     }
 }
 
+/// The rate converters of GStreamer 1.22 fill the time from the start of a segment to its first buffer. At its end they may fill one
+/// frame too many.
+#[test]
+fn a_stream_begins_where_the_previous_one_ended() {
+    let video = format!("videotestsrc num-buffers=30 is-live=true ! {CAPS}");
+    let encoded = video.replace("GRAY8", "I420")
+        + " ! x264enc key-int-max=10 bframes=2 speed-preset=ultrafast";
+    let audio = format!("audiotestsrc num-buffers=30 is-live=true samplesperbuffer=160 ! {SOUND}");
+    // A decoder moves times of arrival.
+    let cases = [
+        (
+            &video,
+            "videorate ! video/x-raw,framerate=50/1",
+            &["clock", "arrival"][..],
+        ),
+        (
+            &encoded,
+            "decodebin ! videorate ! video/x-raw,framerate=50/1",
+            &["clock"],
+        ),
+        (&audio, "audiorate", &["clock", "arrival"]),
+    ];
+    for (source, rate, modes) in cases {
+        for mode in modes {
+            let pools = Pools::new();
+            let consumer = pools.launch(&format!(
+                "xmemsrc pool=POOL on-eos=wait timestamp-mode={mode} ! {rate} ! fakesink name=out sync=false"
+            ));
+            let pad = consumer.by_name("out").static_pad("sink").unwrap();
+            let times = note(&pad, gst::PadProbeType::BUFFER, |info| info.buffer()?.pts());
+            consumer.play();
+            let count = || times.lock().unwrap().len();
+            for film in 1..=3 {
+                let before = count();
+                let producer = pools.launch(&format!(
+                    "{source} ! xmemsink name=sink pool=POOL {LOSSLESS}"
+                ));
+                producer.play();
+                producer.wait_eos();
+                until(&format!("{rate} {mode}: film {film}"), || {
+                    count() > before + 20
+                });
+            }
+            let times = times.lock().unwrap();
+            for (number, pair) in times.windows(2).enumerate() {
+                let (one, next) = (pair[0], pair[1]);
+                assert!(one < next + FRAME, "{rate} {mode} {number}: {one} {next}");
+            }
+        }
+    }
+}
+
 /// The presentation times of a stream in a file, in seconds, sorted.
 fn times_in(file: &str, stream: &str) -> Vec<f64> {
     let probe = Command::new("ffprobe")
