@@ -16,7 +16,7 @@ use gst_audio::{AudioBufferRef, AudioInfo, AudioLayout, AudioMeta};
 use xmem_core::{Attachments, Dmabuf, FrameMeta, Part, ReadLease};
 
 use super::{
-    context::{InvalidFrame, Outcome, Placement, SourceContext},
+    run::SourceContext,
     stream::{NO_BUFFER, Snapshot},
     times::BufferTimes,
 };
@@ -34,6 +34,35 @@ use crate::{
         sticky,
     },
 };
+
+/// Where the bytes of a buffer are, and why.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Placement {
+    /// In the slot of the frame.
+    InPlace,
+    /// Copied, because the budget was used up.
+    OverBudget,
+    /// Copied, because downstream can read only the default layout.
+    Layout,
+    /// Copied with the samples in reverse order, because the producer plays raw sound backward.
+    Reversed,
+    /// Copied from a device, because `download` is set.
+    Downloaded,
+}
+
+/// The outcome of a received frame.
+pub(super) enum Outcome {
+    Buffer(gst::Buffer, Placement),
+    Dropped,
+    /// The element was stopped while it waited for a frame in device memory.
+    Cancelled,
+    /// The key frame that this frame needs is missing, or the beginning of the header that it belongs to.
+    Undecodable,
+}
+
+/// Why a frame's description is invalid.
+#[derive(Debug)]
+pub(super) struct InvalidFrame(pub(super) String);
 
 /// Converts a frame to a buffer.
 #[derive(Debug)]

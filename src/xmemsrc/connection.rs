@@ -19,9 +19,8 @@ use xmem_core::{
 
 use super::{
     base::CAT,
-    context::SourceContext,
     downstream,
-    run::Started,
+    run::{SourceContext, Started},
     settings::{Settings, XmemSrcOnEos, XmemSrcOnProducerLost, XmemSrcOverBudget},
 };
 

@@ -11,9 +11,8 @@ use xmem_core::{FrameMeta, ReadLease};
 
 use super::{
     base::CAT,
-    buffer::{self, Converter},
-    context::{InvalidFrame, Outcome, Placement, SourceContext},
-    run::Started,
+    buffer::{self, Converter, InvalidFrame, Outcome, Placement},
+    run::{SourceContext, Started},
     settings::{Settings, XmemSrcCudaWait},
     times::BufferTimes,
 };

@@ -13,9 +13,8 @@ use xmem_core::{ReadLease, Sticky, key_frame};
 
 use super::{
     base::{CAT, Correction, Outgoing},
-    context::SourceContext,
     latency,
-    run::{Header, Running, Started},
+    run::{Header, Running, SourceContext, Started},
     settings::XmemSrcTimestampMode,
     stream::{Playback, Problem, SourceStream, Units},
 };

@@ -43,12 +43,10 @@ use xmem_core::Canceller;
 
 use super::{
     base::{self, CAT, Create, Outgoing},
-    connection,
-    context::{SourceContext, SourceStats},
-    downstream,
+    connection, downstream,
     latency::{self, Latency},
     receive,
-    run::{Run, Running},
+    run::{Run, Running, SourceContext, SourceStats},
     settings::{PROP_POOL, PROP_PROCESSING_DEADLINE, PROPERTIES, Settings, XmemSrcTimestampMode},
     stream::SourceStream,
     times::FromRunningTime,

@@ -5,7 +5,6 @@
 mod base;
 mod buffer;
 mod connection;
-mod context;
 #[cfg_attr(not(feature = "cuda"), path = "no_device.rs")]
 mod device;
 mod downstream;

@@ -5,8 +5,8 @@
 use xmem_core::ReadLease;
 
 use super::{
-    context::{Outcome, SourceContext},
-    run::Started,
+    buffer::Outcome,
+    run::{SourceContext, Started},
     times::BufferTimes,
 };
 

@@ -11,11 +11,10 @@ use xmem_core::{
 
 use super::{
     base::CAT,
-    buffer::{self, Converter},
+    buffer::{self, Converter, Outcome, Placement},
     connection::{self, WARN_AFTER},
-    context::{Outcome, Placement, SourceContext},
     device, downstream,
-    run::{Header, Report, Started},
+    run::{Header, Report, SourceContext, Started},
     settings::XmemSrcOverBudget,
     times::BufferTimes,
 };
