@@ -4,7 +4,7 @@
 
 mod base;
 mod consumers;
-#[cfg_attr(not(feature = "cuda"), path = "no_device.rs")]
+#[cfg(feature = "cuda")]
 mod device;
 mod events;
 mod frame;
@@ -37,4 +37,38 @@ pub(crate) fn register(plugin: &gst::Plugin) -> Result<(), glib::BoolError> {
         gst::Rank::NONE,
         XmemSink::static_type(),
     )
+}
+
+/// Replaces `device` in builds without CUDA. No buffer is in device memory.
+#[cfg(not(feature = "cuda"))]
+mod device {
+    use xmem_core::{Canceller, FrameMeta, ProducerBuilder};
+
+    use super::{
+        run::{Failure, Outcome, Started},
+        settings::Settings,
+        stream::SinkStream,
+    };
+
+    pub(super) fn configure(builder: ProducerBuilder, _settings: &Settings) -> ProducerBuilder {
+        builder
+    }
+
+    pub(super) fn offer(
+        _sink: &gst::Element,
+        _started: &Started,
+        _caps: &gst::Caps,
+        _query: &mut gst::query::Allocation,
+    ) {
+    }
+
+    pub(super) fn publish(
+        _started: &Started,
+        _buffer: &gst::Buffer,
+        _meta: &FrameMeta,
+        _stream: &SinkStream,
+        _cancel: &Canceller,
+    ) -> Result<Option<Outcome>, Failure> {
+        Ok(None)
+    }
 }

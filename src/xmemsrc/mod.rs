@@ -5,7 +5,7 @@
 mod base;
 mod buffer;
 mod connection;
-#[cfg_attr(not(feature = "cuda"), path = "no_device.rs")]
+#[cfg(feature = "cuda")]
 mod device;
 mod downstream;
 mod imp;
@@ -40,4 +40,32 @@ pub(crate) fn register(plugin: &gst::Plugin) -> Result<(), glib::BoolError> {
         gst::Rank::NONE,
         XmemSrc::static_type(),
     )
+}
+
+/// Replaces `device` in builds without CUDA. Frames on a device cannot be received.
+#[cfg(not(feature = "cuda"))]
+mod device {
+    use xmem_core::ReadLease;
+
+    use super::{
+        buffer::Outcome,
+        run::{SourceContext, Started},
+        times::BufferTimes,
+    };
+
+    /// Posts an error.
+    pub(super) fn receive(
+        source: SourceContext<'_>,
+        _started: &mut Started,
+        _lease: &ReadLease,
+        _times: BufferTimes,
+        _over_budget: bool,
+    ) -> Result<Outcome, gst::FlowError> {
+        gst::element_error!(
+            source.element,
+            gst::StreamError::Format,
+            ("The pool's frames are on a CUDA device, but this plugin was built without CUDA: download the frames in the producer")
+        );
+        Err(gst::FlowError::Error)
+    }
 }

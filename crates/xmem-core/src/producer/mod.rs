@@ -9,9 +9,6 @@ mod control;
 mod cuda;
 #[cfg(feature = "cuda")]
 mod devices;
-#[cfg(not(feature = "cuda"))]
-#[path = "no_devices.rs"]
-mod devices;
 mod forward;
 mod lease;
 mod numbered;
@@ -53,6 +50,39 @@ use xmem_shm::abi::meta::FrameMeta;
 use xmem_shm::abi::named::Sticky;
 use xmem_shm::lock::lock;
 use xmem_shm::os::thread::Thread;
+
+/// Replaces `devices` in a build without CUDA. No slot of this pool is on a device.
+#[cfg(not(feature = "cuda"))]
+mod devices {
+    use std::sync::Arc;
+
+    use super::pool::slots::Want;
+    use super::slot::Slot;
+    use super::{AcquireError, Pool, PublishError};
+    use crate::region::device::Device;
+
+    pub(super) fn claim_on(
+        _pool: &Arc<Pool>,
+        _want: Want,
+        device: &Device,
+    ) -> Result<Slot, AcquireError> {
+        match *device {}
+    }
+
+    pub(super) fn ordinal(device: &Device) -> Result<u16, AcquireError> {
+        match *device {}
+    }
+
+    pub(super) fn finish(_pool: &Pool, _is_answering: bool) {}
+
+    pub(super) fn mark(_pool: &Arc<Pool>) {}
+
+    pub(super) fn set_ready(_slot: &Slot, _ready: bool) {}
+
+    pub(super) fn update_ready(_slot: &Slot) -> Result<(), PublishError> {
+        Ok(())
+    }
+}
 
 /// The slot of an event. A slot has at least one byte.
 fn event_spec(meta: &FrameMeta) -> SlotSpec {
