@@ -16,10 +16,8 @@ use super::kind::{Kind, Why, meta};
 use crate::stream::frame::Format;
 
 /// Closed captions.
-pub(super) enum Caption {}
-
 #[derive(Debug, Encode, Decode)]
-pub(super) struct CaptionRecord<'a> {
+pub(super) struct Caption<'a> {
     /// A number of GstVideoCaptionType.
     #[n(0)]
     kind: u8,
@@ -34,19 +32,19 @@ const CAPTION_TYPES: [VideoCaptionType; 4] = [
     VideoCaptionType::Cea708Cdp,
 ];
 
-impl Kind for Caption {
+impl Kind for Caption<'static> {
     const KEY: &'static str = "meta:GstVideoCaptionMeta/1";
     type Meta = VideoCaptionMeta;
-    type Record<'a> = CaptionRecord<'a>;
+    type Record<'a> = Caption<'a>;
 
-    fn describe<'a>(meta: &'a MetaRef<'_, Self::Meta>) -> Result<Option<CaptionRecord<'a>>, Why> {
-        Ok(Some(CaptionRecord {
+    fn describe<'a>(meta: &'a MetaRef<'_, Self::Meta>) -> Result<Option<Caption<'a>>, Why> {
+        Ok(Some(Caption {
             kind: number(&CAPTION_TYPES, 1, meta.caption_type())?,
             data: meta.data(),
         }))
     }
 
-    fn add(record: CaptionRecord<'_>, buffer: &mut gst::BufferRef, _: &Format) -> Result<(), Why> {
+    fn add(record: Caption<'_>, buffer: &mut gst::BufferRef, _: &Format) -> Result<(), Why> {
         let kind = numbered(&CAPTION_TYPES, 1, record.kind)?;
         VideoCaptionMeta::add(buffer, kind, filled(record.data)?);
         Ok(())
@@ -54,10 +52,8 @@ impl Kind for Caption {
 }
 
 /// The active area of the picture.
-pub(super) enum Afd {}
-
 #[derive(Debug, Encode, Decode)]
-pub(super) struct AfdRecord {
+pub(super) struct Afd {
     #[n(0)]
     field: u8,
     /// A number of GstVideoAFDSpec.
@@ -91,19 +87,19 @@ const AFD_VALUES: [(u8, VideoAFDValue); 11] = [
 impl Kind for Afd {
     const KEY: &'static str = "meta:GstVideoAFDMeta/1";
     type Meta = VideoAFDMeta;
-    type Record<'a> = AfdRecord;
+    type Record<'a> = Self;
 
-    fn describe(meta: &MetaRef<'_, Self::Meta>) -> Result<Option<AfdRecord>, Why> {
+    fn describe(meta: &MetaRef<'_, Self::Meta>) -> Result<Option<Self>, Why> {
         let afd = AFD_VALUES.iter().find(|(_, value)| *value == meta.afd());
         let (afd, _) = *afd.ok_or(UNKNOWN)?;
-        Ok(Some(AfdRecord {
+        Ok(Some(Self {
             field: meta.field(),
             spec: number(&AFD_SPECS, 0, meta.spec())?,
             afd,
         }))
     }
 
-    fn add(record: AfdRecord, buffer: &mut gst::BufferRef, _: &Format) -> Result<(), Why> {
+    fn add(record: Self, buffer: &mut gst::BufferRef, _: &Format) -> Result<(), Why> {
         let spec = numbered(&AFD_SPECS, 0, record.spec)?;
         let afd = AFD_VALUES.iter().find(|(code, _)| *code == record.afd);
         let (_, afd) = *afd.ok_or(UNKNOWN)?;
@@ -118,10 +114,8 @@ impl Kind for Afd {
 }
 
 /// The positions of black bars.
-pub(super) enum Bar {}
-
 #[derive(Debug, Encode, Decode)]
-pub(super) struct BarRecord {
+pub(super) struct Bar {
     #[n(0)]
     field: u8,
     #[n(1)]
@@ -135,10 +129,10 @@ pub(super) struct BarRecord {
 impl Kind for Bar {
     const KEY: &'static str = "meta:GstVideoBarMeta/1";
     type Meta = VideoBarMeta;
-    type Record<'a> = BarRecord;
+    type Record<'a> = Self;
 
-    fn describe(meta: &MetaRef<'_, Self::Meta>) -> Result<Option<BarRecord>, Why> {
-        Ok(Some(BarRecord {
+    fn describe(meta: &MetaRef<'_, Self::Meta>) -> Result<Option<Self>, Why> {
+        Ok(Some(Self {
             field: meta.field(),
             letterbox: meta.is_letterbox(),
             first: meta.bar_data1(),
@@ -146,7 +140,7 @@ impl Kind for Bar {
         }))
     }
 
-    fn add(record: BarRecord, buffer: &mut gst::BufferRef, _: &Format) -> Result<(), Why> {
+    fn add(record: Self, buffer: &mut gst::BufferRef, _: &Format) -> Result<(), Why> {
         check_field(record.field)?;
         VideoBarMeta::add(
             buffer,
@@ -166,22 +160,20 @@ meta!(
 );
 
 /// Data that an encoder added to the frame (SEI user data).
-pub(super) enum Sei {}
-
 #[derive(Debug, Encode, Decode)]
-pub(super) struct SeiRecord<'a> {
+pub(super) struct Sei<'a> {
     #[cbor(n(0), with = "minicbor::bytes")]
     uuid: [u8; 16],
     #[cbor(b(1), with = "minicbor::bytes")]
     data: &'a [u8],
 }
 
-impl Kind for Sei {
+impl Kind for Sei<'static> {
     const KEY: &'static str = "meta:GstVideoSEIUserDataUnregisteredMeta/1";
     type Meta = SeiMeta;
-    type Record<'a> = SeiRecord<'a>;
+    type Record<'a> = Sei<'a>;
 
-    fn describe<'a>(meta: &'a MetaRef<'_, Self::Meta>) -> Result<Option<SeiRecord<'a>>, Why> {
+    fn describe<'a>(meta: &'a MetaRef<'_, Self::Meta>) -> Result<Option<Sei<'a>>, Why> {
         let SeiMeta(ffi::GstVideoSEIUserDataUnregisteredMeta {
             uuid, data, size, ..
         }) = &**meta;
@@ -190,10 +182,10 @@ impl Kind for Sei {
         }
         // SAFETY: the meta owns these bytes, and states their number.
         let data = unsafe { std::slice::from_raw_parts(*data, *size) };
-        Ok(Some(SeiRecord { uuid: *uuid, data }))
+        Ok(Some(Sei { uuid: *uuid, data }))
     }
 
-    fn add(record: SeiRecord<'_>, buffer: &mut gst::BufferRef, _: &Format) -> Result<(), Why> {
+    fn add(record: Sei<'_>, buffer: &mut gst::BufferRef, _: &Format) -> Result<(), Why> {
         let (mut uuid, data) = (record.uuid, filled(record.data)?);
         // SAFETY: the buffer is borrowed for writing. The bytes are only read and copied.
         unsafe {
@@ -215,10 +207,8 @@ meta!(
 );
 
 /// A second encoded frame that holds the transparency of the frame.
-pub(super) enum Alpha {}
-
 #[derive(Debug, Encode, Decode)]
-pub(super) struct AlphaRecord {
+pub(super) struct Alpha {
     #[cbor(n(0), with = "minicbor::bytes")]
     data: Vec<u8>,
 }
@@ -226,9 +216,9 @@ pub(super) struct AlphaRecord {
 impl Kind for Alpha {
     const KEY: &'static str = "meta:GstVideoCodecAlphaMeta/1";
     type Meta = AlphaMeta;
-    type Record<'a> = AlphaRecord;
+    type Record<'a> = Self;
 
-    fn describe(meta: &MetaRef<'_, Self::Meta>) -> Result<Option<AlphaRecord>, Why> {
+    fn describe(meta: &MetaRef<'_, Self::Meta>) -> Result<Option<Self>, Why> {
         if meta.0.buffer.is_null() {
             return Err("it is empty".into());
         }
@@ -236,12 +226,12 @@ impl Kind for Alpha {
         let alpha = unsafe { gst::BufferRef::from_ptr(meta.0.buffer) };
         let data = alpha.map_readable();
         let data = data.map_err(|_| Why::from("its bytes cannot be read"))?;
-        Ok(Some(AlphaRecord {
+        Ok(Some(Self {
             data: data.to_vec(),
         }))
     }
 
-    fn add(record: AlphaRecord, buffer: &mut gst::BufferRef, _: &Format) -> Result<(), Why> {
+    fn add(record: Self, buffer: &mut gst::BufferRef, _: &Format) -> Result<(), Why> {
         let mut alpha = gst::Buffer::from_mut_slice(record.data);
         // It is decoded at the frame's time.
         let flags = gst::BufferCopyFlags::FLAGS | gst::BufferCopyFlags::TIMESTAMPS;

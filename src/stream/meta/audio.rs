@@ -9,14 +9,12 @@ use minicbor::{Decode, Encode};
 use super::kind::{Kind, Why};
 use crate::stream::frame::Format;
 
-/// The number of samples, and the position of each channel.
-pub(super) enum Audio {}
-
 /// The maximum number of channels with their own planes.
 const MAX_CHANNELS: usize = 1024;
 
+/// The number of samples, and the position of each channel.
 #[derive(Debug, Encode, Decode)]
-pub(super) struct AudioRecord {
+pub(super) struct Audio {
     /// The number of samples of each channel.
     #[n(0)]
     samples: u64,
@@ -28,16 +26,16 @@ pub(super) struct AudioRecord {
 impl Kind for Audio {
     const KEY: &'static str = "meta:GstAudioMeta/1";
     type Meta = AudioMeta;
-    type Record<'a> = AudioRecord;
+    type Record<'a> = Self;
 
-    fn describe(meta: &MetaRef<'_, Self::Meta>) -> Result<Option<AudioRecord>, Why> {
-        Ok(Some(AudioRecord {
+    fn describe(meta: &MetaRef<'_, Self::Meta>) -> Result<Option<Self>, Why> {
+        Ok(Some(Self {
             samples: meta.samples() as u64,
             offsets: meta.offsets().iter().map(|offset| *offset as u64).collect(),
         }))
     }
 
-    fn add(record: AudioRecord, buffer: &mut gst::BufferRef, format: &Format) -> Result<(), Why> {
+    fn add(record: Self, buffer: &mut gst::BufferRef, format: &Format) -> Result<(), Why> {
         let Some(info) = &format.audio_info else {
             return Err("the caps are not those of raw audio".into());
         };
@@ -74,10 +72,8 @@ impl Kind for Audio {
 }
 
 /// The loudness.
-pub(super) enum Level {}
-
 #[derive(Debug, Encode, Decode)]
-pub(super) struct LevelRecord {
+pub(super) struct Level {
     /// In -dBov, from 0 to 127.
     #[n(0)]
     level: u8,
@@ -88,16 +84,16 @@ pub(super) struct LevelRecord {
 impl Kind for Level {
     const KEY: &'static str = "meta:GstAudioLevelMeta/1";
     type Meta = AudioLevelMeta;
-    type Record<'a> = LevelRecord;
+    type Record<'a> = Self;
 
-    fn describe(meta: &MetaRef<'_, Self::Meta>) -> Result<Option<LevelRecord>, Why> {
-        Ok(Some(LevelRecord {
+    fn describe(meta: &MetaRef<'_, Self::Meta>) -> Result<Option<Self>, Why> {
+        Ok(Some(Self {
             level: meta.level(),
             voice: meta.voice_activity(),
         }))
     }
 
-    fn add(record: LevelRecord, buffer: &mut gst::BufferRef, _: &Format) -> Result<(), Why> {
+    fn add(record: Self, buffer: &mut gst::BufferRef, _: &Format) -> Result<(), Why> {
         if record.level > 127 {
             return Err("there is no such level".into());
         }
@@ -107,10 +103,8 @@ impl Kind for Level {
 }
 
 /// The part of the decoded audio to leave out.
-pub(super) enum Clipping {}
-
 #[derive(Debug, Encode, Decode)]
-pub(super) struct ClippingRecord {
+pub(super) struct Clipping {
     /// True: in nanoseconds. False: in samples.
     #[n(0)]
     time: bool,
@@ -123,20 +117,20 @@ pub(super) struct ClippingRecord {
 impl Kind for Clipping {
     const KEY: &'static str = "meta:GstAudioClippingMeta/1";
     type Meta = AudioClippingMeta;
-    type Record<'a> = ClippingRecord;
+    type Record<'a> = Self;
 
-    fn describe(meta: &MetaRef<'_, Self::Meta>) -> Result<Option<ClippingRecord>, Why> {
+    fn describe(meta: &MetaRef<'_, Self::Meta>) -> Result<Option<Self>, Why> {
         use GenericFormattedValue::{Default, Time};
         let (time, start, end) = match (meta.start(), meta.end()) {
             (Time(Some(start)), Time(Some(end))) => (true, start.nseconds(), end.nseconds()),
             (Default(Some(start)), Default(Some(end))) => (false, *start, *end),
             _ => return Err("it counts in neither time nor samples".into()),
         };
-        Ok(Some(ClippingRecord { time, start, end }))
+        Ok(Some(Self { time, start, end }))
     }
 
-    fn add(record: ClippingRecord, buffer: &mut gst::BufferRef, _: &Format) -> Result<(), Why> {
-        let ClippingRecord { time, start, end } = record;
+    fn add(record: Self, buffer: &mut gst::BufferRef, _: &Format) -> Result<(), Why> {
+        let Self { time, start, end } = record;
         // In GStreamer, some large numbers mean that there is no clipping.
         if start.max(end) > i64::MAX.unsigned_abs() {
             return Err("it is longer than anything".into());

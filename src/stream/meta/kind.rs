@@ -16,12 +16,12 @@ pub(super) const PREFIX: &str = "meta:";
 /// The reason why a meta cannot be shared.
 pub(super) type Why = Cow<'static, str>;
 
-/// A kind of meta with a format of this plugin.
+/// The shared content of a kind of meta with a format of this plugin.
 pub(super) trait Kind {
     /// Name of the attachment: [`PREFIX`], GStreamer's name of the meta, a slash and a version.
     const KEY: &'static str;
     type Meta: MetaAPI;
-    /// The shared content of a meta.
+    /// This type, for as long as what it refers to.
     type Record<'a>: Encode<()> + Decode<'a, ()>;
 
     /// The record of a meta. `None`: it has nothing to share.

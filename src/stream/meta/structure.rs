@@ -100,10 +100,8 @@ fn is_type_name(name: &str) -> bool {
 }
 
 /// Data that a decryptor needs for a frame.
-pub(super) enum Protection {}
-
 #[derive(Debug, Encode, Decode)]
-pub(super) struct ProtectionRecord {
+pub(super) struct Protection {
     #[n(0)]
     info: String,
 }
@@ -111,18 +109,18 @@ pub(super) struct ProtectionRecord {
 impl Kind for Protection {
     const KEY: &'static str = "meta:GstProtectionMeta/1";
     type Meta = gst::ProtectionMeta;
-    type Record<'a> = ProtectionRecord;
+    type Record<'a> = Self;
 
-    fn describe(meta: &MetaRef<'_, Self::Meta>) -> Result<Option<ProtectionRecord>, Why> {
+    fn describe(meta: &MetaRef<'_, Self::Meta>) -> Result<Option<Self>, Why> {
         let (info, lost) = text::of_structure(meta.info());
         if !lost.is_empty() {
             // Decryption needs all fields.
             return Err(format!("its fields {lost:?} are bound to this process").into());
         }
-        Ok(Some(ProtectionRecord { info }))
+        Ok(Some(Self { info }))
     }
 
-    fn add(record: ProtectionRecord, buffer: &mut gst::BufferRef, _: &Format) -> Result<(), Why> {
+    fn add(record: Self, buffer: &mut gst::BufferRef, _: &Format) -> Result<(), Why> {
         let info = text::to_structure(&record.info);
         let info = info.ok_or(Why::Borrowed("its fields are invalid"))?;
         gst::ProtectionMeta::add(buffer, info);

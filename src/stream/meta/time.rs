@@ -13,10 +13,8 @@ use super::kind::{Kind, Why};
 use crate::stream::{frame::Format, text};
 
 /// The time on another clock, such as an NTP server's or a camera's.
-pub(super) enum Reference {}
-
 #[derive(Debug, Encode, Decode)]
-pub(super) struct ReferenceRecord {
+pub(super) struct Reference {
     /// Caps that identify the clock, as text.
     #[n(0)]
     clock: String,
@@ -30,19 +28,19 @@ pub(super) struct ReferenceRecord {
 impl Kind for Reference {
     const KEY: &'static str = "meta:GstReferenceTimestampMeta/1";
     type Meta = gst::ReferenceTimestampMeta;
-    type Record<'a> = ReferenceRecord;
+    type Record<'a> = Self;
 
-    fn describe(meta: &MetaRef<'_, Self::Meta>) -> Result<Option<ReferenceRecord>, Why> {
+    fn describe(meta: &MetaRef<'_, Self::Meta>) -> Result<Option<Self>, Why> {
         // SAFETY: reads a number of a live meta of this kind.
         let timestamp = unsafe { (*meta.as_ptr()).timestamp };
-        Ok(Some(ReferenceRecord {
+        Ok(Some(Self {
             clock: meta.reference().to_string(),
             timestamp,
             duration: meta.duration().map(gst::ClockTime::nseconds),
         }))
     }
 
-    fn add(record: ReferenceRecord, buffer: &mut gst::BufferRef, _: &Format) -> Result<(), Why> {
+    fn add(record: Self, buffer: &mut gst::BufferRef, _: &Format) -> Result<(), Why> {
         let Some(clock) = text::to_caps(&record.clock) else {
             return Err("its clock is invalid".into());
         };
@@ -57,10 +55,8 @@ impl Kind for Reference {
 }
 
 /// SMPTE time code.
-pub(super) enum TimeCode {}
-
 #[derive(Debug, Encode, Decode)]
-pub(super) struct TimeCodeRecord {
+pub(super) struct TimeCode {
     /// Numerator and denominator.
     #[n(0)]
     fps: (i32, i32),
@@ -77,9 +73,9 @@ pub(super) struct TimeCodeRecord {
 impl Kind for TimeCode {
     const KEY: &'static str = "meta:GstVideoTimeCodeMeta/1";
     type Meta = VideoTimeCodeMeta;
-    type Record<'a> = TimeCodeRecord;
+    type Record<'a> = Self;
 
-    fn describe(meta: &MetaRef<'_, Self::Meta>) -> Result<Option<TimeCodeRecord>, Why> {
+    fn describe(meta: &MetaRef<'_, Self::Meta>) -> Result<Option<Self>, Why> {
         // SAFETY: reads numbers of a live meta of this kind.
         let config = unsafe { &(*meta.as_ptr()).tc.config };
         let code = meta.tc();
@@ -88,7 +84,7 @@ impl Kind for TimeCode {
         else {
             return Err("its frame rate cannot be".into());
         };
-        Ok(Some(TimeCodeRecord {
+        Ok(Some(Self {
             fps: (numer, denom),
             flags: code.flags().bits(),
             time: [
@@ -104,7 +100,7 @@ impl Kind for TimeCode {
         }))
     }
 
-    fn add(record: TimeCodeRecord, buffer: &mut gst::BufferRef, _: &Format) -> Result<(), Why> {
+    fn add(record: Self, buffer: &mut gst::BufferRef, _: &Format) -> Result<(), Why> {
         let (numer, denom) = record.fps;
         if numer <= 0 || denom <= 0 {
             return Err("its frame rate cannot be".into());

@@ -13,10 +13,8 @@ use super::kind::{Kind, Why};
 use crate::stream::{frame::Format, text, untrusted};
 
 /// The fields of a GstVideoMeta except the planes, which are in the frame's fixed metadata.
-pub(super) enum Video {}
-
 #[derive(Debug, Default, PartialEq, Encode, Decode)]
-pub(super) struct VideoRecord {
+pub(super) struct Video {
     #[n(0)]
     flags: u32,
     #[n(1)]
@@ -42,20 +40,20 @@ pub(crate) fn padding(alignment: &VideoAlignment) -> [u32; 4] {
 impl Kind for Video {
     const KEY: &'static str = "meta:GstVideoMeta/1";
     type Meta = gst_video::VideoMeta;
-    type Record<'a> = VideoRecord;
+    type Record<'a> = Self;
 
-    fn describe(meta: &MetaRef<'_, Self::Meta>) -> Result<Option<VideoRecord>, Why> {
+    fn describe(meta: &MetaRef<'_, Self::Meta>) -> Result<Option<Self>, Why> {
         let alignment = meta.alignment();
-        let record = VideoRecord {
+        let record = Self {
             flags: meta.video_frame_flags().bits(),
             id: meta.id(),
             padding: padding(&alignment),
             stride_align: *alignment.stride_align(),
         };
-        Ok((record != VideoRecord::default()).then_some(record))
+        Ok((record != Self::default()).then_some(record))
     }
 
-    fn add(record: VideoRecord, buffer: &mut gst::BufferRef, _: &Format) -> Result<(), Why> {
+    fn add(record: Self, buffer: &mut gst::BufferRef, _: &Format) -> Result<(), Why> {
         const LIMIT: u32 = 1 << 16;
         let Some(mut meta) = buffer.meta_mut::<gst_video::VideoMeta>() else {
             return Err("the frame has no planes".into());
@@ -83,10 +81,8 @@ impl Kind for Video {
 }
 
 /// The visible part of a frame.
-pub(super) enum Crop {}
-
 #[derive(Debug, Encode, Decode)]
-pub(super) struct Rectangle {
+pub(super) struct Crop {
     #[n(0)]
     x: u32,
     #[n(1)]
@@ -100,11 +96,11 @@ pub(super) struct Rectangle {
 impl Kind for Crop {
     const KEY: &'static str = "meta:GstVideoCropMeta/1";
     type Meta = gst_video::VideoCropMeta;
-    type Record<'a> = Rectangle;
+    type Record<'a> = Self;
 
-    fn describe(meta: &MetaRef<'_, Self::Meta>) -> Result<Option<Rectangle>, Why> {
+    fn describe(meta: &MetaRef<'_, Self::Meta>) -> Result<Option<Self>, Why> {
         let (x, y, width, height) = meta.rect();
-        Ok(Some(Rectangle {
+        Ok(Some(Self {
             x,
             y,
             width,
@@ -112,7 +108,7 @@ impl Kind for Crop {
         }))
     }
 
-    fn add(record: Rectangle, buffer: &mut gst::BufferRef, format: &Format) -> Result<(), Why> {
+    fn add(record: Self, buffer: &mut gst::BufferRef, format: &Format) -> Result<(), Why> {
         // Cropping elements add these offsets to the addresses of the planes.
         let frame = buffer
             .meta::<gst_video::VideoMeta>()
@@ -135,10 +131,8 @@ impl Kind for Crop {
 }
 
 /// A transformation of the frame.
-pub(super) enum Affine {}
-
 #[derive(Debug, Encode, Decode)]
-pub(super) struct Matrix {
+pub(super) struct Affine {
     #[n(0)]
     rows: [[f32; 4]; 4],
 }
@@ -146,25 +140,23 @@ pub(super) struct Matrix {
 impl Kind for Affine {
     const KEY: &'static str = "meta:GstVideoAffineTransformationMeta/1";
     type Meta = gst_video::VideoAffineTransformationMeta;
-    type Record<'a> = Matrix;
+    type Record<'a> = Self;
 
-    fn describe(meta: &MetaRef<'_, Self::Meta>) -> Result<Option<Matrix>, Why> {
-        Ok(Some(Matrix {
+    fn describe(meta: &MetaRef<'_, Self::Meta>) -> Result<Option<Self>, Why> {
+        Ok(Some(Self {
             rows: *meta.matrix(),
         }))
     }
 
-    fn add(record: Matrix, buffer: &mut gst::BufferRef, _: &Format) -> Result<(), Why> {
+    fn add(record: Self, buffer: &mut gst::BufferRef, _: &Format) -> Result<(), Why> {
         gst_video::VideoAffineTransformationMeta::add(buffer, Some(&record.rows));
         Ok(())
     }
 }
 
 /// A region of interest, with its parameters.
-pub(super) enum Region {}
-
 #[derive(Debug, Encode, Decode)]
-pub(super) struct RegionRecord<'a> {
+pub(super) struct Region<'a> {
     /// The kind of object, such as `face`. Empty: none.
     #[b(0)]
     kind: &'a str,
@@ -188,12 +180,12 @@ pub(super) struct RegionRecord<'a> {
     lost: Vec<String>,
 }
 
-impl Kind for Region {
+impl Kind for Region<'static> {
     const KEY: &'static str = "meta:GstVideoRegionOfInterestMeta/1";
     type Meta = VideoRegionOfInterestMeta;
-    type Record<'a> = RegionRecord<'a>;
+    type Record<'a> = Region<'a>;
 
-    fn describe<'a>(meta: &'a MetaRef<'_, Self::Meta>) -> Result<Option<RegionRecord<'a>>, Why> {
+    fn describe<'a>(meta: &'a MetaRef<'_, Self::Meta>) -> Result<Option<Region<'a>>, Why> {
         // SAFETY: reads a number of a live meta of this kind.
         let has_type = unsafe { (*meta.as_ptr()).roi_type } != 0;
         let (x, y, width, height) = meta.rect();
@@ -203,7 +195,7 @@ impl Kind for Region {
             params.push(text);
             lost.extend(fields);
         }
-        Ok(Some(RegionRecord {
+        Ok(Some(Region {
             kind: if has_type { meta.roi_type() } else { "" },
             id: meta.id(),
             parent_id: meta.parent_id(),
@@ -216,11 +208,11 @@ impl Kind for Region {
         }))
     }
 
-    fn lost<'a>(record: &'a RegionRecord<'_>) -> &'a [String] {
+    fn lost<'a>(record: &'a Region<'_>) -> &'a [String] {
         &record.lost
     }
 
-    fn add(record: RegionRecord<'_>, buffer: &mut gst::BufferRef, _: &Format) -> Result<(), Why> {
+    fn add(record: Region<'_>, buffer: &mut gst::BufferRef, _: &Format) -> Result<(), Why> {
         if !record.kind.is_empty() && untrusted::to_quark(record.kind).is_none() {
             return Err("its type cannot be".into());
         }
