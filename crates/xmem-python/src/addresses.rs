@@ -147,28 +147,10 @@ pub(crate) fn find(start: usize, len: usize) -> Option<(Source, usize)> {
 
 fn find_in(ranges: &Mutex<Ranges>, start: usize, len: usize) -> Option<(Source, usize)> {
     let end = start.checked_add(len)?;
-    // A reference made here may be the last one by the end, and must not be dropped under the lock.
-    let mut spare = Vec::new();
     let ranges = lock(ranges);
     let before = ranges.entries.range(..=(start, u64::MAX)).rev().take(LOOKS);
-    let mut found = None;
-    for ((first, _), (last, source)) in before {
-        if *last >= end
-            && let Some(source) = source.upgrade()
-        {
-            let better = match &source {
-                Source::Own(slot) => start + len <= slot.start() + slot.len(),
-                Source::Received(..) | Source::Device(_) => true,
-            };
-            if better && found.is_none() {
-                found = Some((source, start - first));
-                break;
-            }
-            spare.push(source);
-        }
-    }
-    drop(ranges);
-    found
+    let mut around = before.filter(|(_, (last, _))| *last >= end);
+    around.find_map(|((first, _), (_, source))| Some((source.upgrade()?, start - first)))
 }
 
 /// Whether bytes are in a held frame, or in a slot of a channel. `device`: the number of their device.

@@ -230,7 +230,7 @@ impl Array {
         if self.nbytes() == 0 {
             return;
         }
-        if self.is_contiguous_from(dim) {
+        if self.is_contiguous_in(rest.clone().rev()) {
             let len = rest.map(|dim| self.shape[dim]).product::<isize>() * self.itemsize();
             // SAFETY: `new` checked that the elements are inside of the memory that `keeper` keeps alive.
             let row = unsafe { std::slice::from_raw_parts(at, len.cast_unsigned()) };
@@ -244,10 +244,6 @@ impl Array {
                 bytes,
             );
         }
-    }
-
-    fn is_contiguous_from(&self, dim: usize) -> bool {
-        self.is_contiguous_in((dim..self.shape.len()).rev())
     }
 }
 

@@ -7,9 +7,9 @@ use std::ffi::c_int;
 use std::sync::Arc;
 
 use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMemoryView, PyTuple};
-use pyo3::{PyClass, ffi};
 
 use crate::array::Array;
 use crate::errors::not_pickled;
@@ -23,6 +23,10 @@ use crate::{device, dtype};
 pub(crate) struct Base(Arc<Arrays>);
 
 impl Base {
+    pub(crate) fn new(arrays: Arc<Arrays>) -> Self {
+        Self(arrays)
+    }
+
     fn whole(&self) -> PyResult<&Array> {
         self.0.whole()
     }
@@ -33,20 +37,23 @@ impl Base {
     }
 }
 
-/// Creates an object of a class with this base class.
-pub(crate) fn object<'py, T>(
-    py: Python<'py>,
-    arrays: Arc<Arrays>,
-    rest: T,
-) -> PyResult<Bound<'py, T>>
-where
-    T: PyClass<BaseType = Base>,
-{
-    Bound::new(
-        py,
-        PyClassInitializer::from(Base(arrays)).add_subclass(rest),
-    )
+/// Makes objects of a class with this base class, whose arrays are in this field.
+macro_rules! objects {
+    ($class:ty, $arrays:tt) => {
+        impl<'py> pyo3::IntoPyObject<'py> for $class {
+            type Target = Self;
+            type Output = Bound<'py, Self>;
+            type Error = PyErr;
+
+            fn into_pyobject(self, py: Python<'py>) -> PyResult<Bound<'py, Self>> {
+                let base = $crate::base::Base::new(self.$arrays.clone());
+                Bound::new(py, pyo3::PyClassInitializer::from(base).add_subclass(self))
+            }
+        }
+    };
 }
+
+pub(crate) use objects;
 
 #[pymethods]
 impl Base {

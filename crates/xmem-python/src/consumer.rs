@@ -23,7 +23,7 @@ use crate::errors::{
 use crate::number::count_or_none;
 use crate::pools::{pool_name, property};
 use crate::signals::{self, Deadline, seconds};
-use crate::timed_mutex::{LockError, TimedMutex};
+use crate::timed_mutex::{LockError, TimedMutex, TimedMutexGuard};
 
 fn choose<T: Copy>(what: &str, value: &str, choices: &[(&str, T)]) -> PyResult<T> {
     if let Some((_, choice)) = choices.iter().find(|(name, _)| *name == value) {
@@ -345,9 +345,8 @@ impl Consumer {
         signals::wait(py, Deadline::after(None)?, |slice| {
             match self.inner.lock(slice) {
                 Err(LockError::Timeout) => None,
-                Err(_) => Some(()),
-                Ok(inner) => {
-                    drop(inner.close());
+                locked => {
+                    drop(locked.map(TimedMutexGuard::close));
                     Some(())
                 }
             }

@@ -14,7 +14,7 @@ use xmem_core::{DmabufError, ReadLease};
 use crate::about::About;
 use crate::addresses;
 use crate::array::Array;
-use crate::base::{self, Base};
+use crate::base::{Base, objects};
 use crate::device::{DeviceFrame, ReleaseWord, stream_of};
 use crate::dmabuf::Dmabuf;
 use crate::errors::IntoPyResult;
@@ -108,15 +108,7 @@ impl Frame {
     }
 }
 
-impl<'py> IntoPyObject<'py> for Frame {
-    type Target = Self;
-    type Output = Bound<'py, Self>;
-    type Error = PyErr;
-
-    fn into_pyobject(self, py: Python<'py>) -> PyResult<Bound<'py, Self>> {
-        base::object(py, self.arrays.clone(), self)
-    }
-}
+objects!(Frame, arrays);
 
 /// Whether the stream's frames are fields, with half of the stated rows.
 fn is_field(lease: &ReadLease) -> bool {
@@ -162,12 +154,8 @@ impl Frame {
     /// Video: the name of the format, as in caps.
     #[getter]
     fn format(&self) -> Option<&str> {
-        self.about
-            .meta
-            .layout
-            .video
-            .as_ref()
-            .map(|video| video.format.as_str())
+        let video = self.about.meta.layout.video.as_ref();
+        video.map(|video| video.format.as_str())
     }
 
     /// Video: the width in pixels.

@@ -105,44 +105,43 @@ pub(crate) struct Part {
     pub(crate) bytes: (*const u8, usize),
 }
 
+/// The payload of a received frame, in one piece or several. `None`: a part cannot be mapped.
+fn pieces(lease: &ReadLease) -> Option<Vec<&[u8]>> {
+    match lease.parts() {
+        [] => Some(vec![lease.bytes().ok()?]),
+        parts => parts.iter().map(|part| part.map().ok()).collect(),
+    }
+}
+
+/// Consecutive pieces of a payload as parts.
+fn consecutive(keeper: &Keeper, pieces: impl IntoIterator<Item = (*const u8, usize)>) -> Vec<Part> {
+    let mut end = 0;
+    let part = |bytes: (*const u8, usize)| {
+        let start = end;
+        end += bytes.1;
+        Part {
+            keeper: keeper.clone(),
+            start,
+            bytes,
+        }
+    };
+    pieces.into_iter().map(part).collect()
+}
+
 /// The memory of a received frame. `None`: a part cannot be mapped.
 pub(crate) fn parts(lease: &Arc<ReadLease>) -> Option<Vec<Part>> {
     let keeper = Keeper::Lease(Held::new(lease.clone()));
-    if lease.parts().is_empty() {
-        let data = lease.bytes().ok()?;
-        return Some(vec![Part {
-            keeper,
-            start: 0,
-            bytes: (data.as_ptr(), data.len()),
-        }]);
-    }
-    let mut start = 0;
-    let parts = lease.parts().iter().map(|part| {
-        let bytes = part.map().ok()?;
-        let part = Part {
-            keeper: keeper.clone(),
-            start,
-            bytes: (bytes.as_ptr(), bytes.len()),
-        };
-        start += bytes.len();
-        Some(part)
-    });
-    parts.collect()
+    let pieces = pieces(lease)?.into_iter();
+    Some(consecutive(
+        &keeper,
+        pieces.map(|bytes| (bytes.as_ptr(), bytes.len())),
+    ))
 }
 
 /// The memory of a received frame on a device.
 pub(crate) fn device_parts(frame: &Arc<DeviceFrame>) -> Vec<Part> {
-    let mut start = 0;
-    let part = |(ptr, len): (u64, usize)| {
-        let part = Part {
-            keeper: Keeper::Device(frame.clone()),
-            start,
-            bytes: (std::ptr::without_provenance(ptr as usize), len),
-        };
-        start += len;
-        part
-    };
-    frame.parts().map(part).collect()
+    let at = |(ptr, len)| (std::ptr::without_provenance(ptr as usize), len);
+    consecutive(&Keeper::Device(frame.clone()), frame.parts().map(at))
 }
 
 /// A copy of a received frame on its device, in one part. `None`: it was not written in time, or the wait was cancelled.
@@ -173,14 +172,7 @@ pub(crate) fn private_on_device(memory: PrivateMemory) -> Part {
 
 /// A copy of the payload. `None`: a part cannot be mapped.
 pub(crate) fn copy_payload(lease: &ReadLease) -> Option<Vec<u8>> {
-    if lease.parts().is_empty() {
-        return lease.bytes().ok().map(<[u8]>::to_vec);
-    }
-    let mut bytes = Vec::with_capacity(usize::try_from(lease.meta().size).ok()?);
-    for part in lease.parts() {
-        bytes.extend_from_slice(part.map().ok()?);
-    }
-    Some(bytes)
+    Some(pieces(lease)?.concat())
 }
 
 /// Private memory, as a part.

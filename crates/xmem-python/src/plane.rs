@@ -7,7 +7,7 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 
 use crate::array::Array;
-use crate::base::{self, Base};
+use crate::base::{Base, objects};
 use crate::dtype;
 use crate::layout::Arrays;
 
@@ -26,15 +26,7 @@ impl Plane {
     }
 }
 
-impl<'py> IntoPyObject<'py> for Plane {
-    type Target = Self;
-    type Output = Bound<'py, Self>;
-    type Error = PyErr;
-
-    fn into_pyobject(self, py: Python<'py>) -> PyResult<Bound<'py, Self>> {
-        base::object(py, self.0.clone(), self)
-    }
-}
+objects!(Plane, 0);
 
 #[pymethods]
 impl Plane {

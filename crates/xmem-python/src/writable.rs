@@ -10,7 +10,7 @@ use pyo3::types::PyTuple;
 use xmem_core::{FrameFlags, monotonic_ns};
 
 use crate::about;
-use crate::base::{self, Base};
+use crate::base::{Base, objects};
 use crate::device;
 use crate::keeper::Keeper;
 use crate::layout::{self, Arrays, Part};
@@ -68,15 +68,7 @@ impl WritableFrame {
     }
 }
 
-impl<'py> IntoPyObject<'py> for WritableFrame {
-    type Target = Self;
-    type Output = Bound<'py, Self>;
-    type Error = PyErr;
-
-    fn into_pyobject(self, py: Python<'py>) -> PyResult<Bound<'py, Self>> {
-        base::object(py, self.arrays.clone(), self)
-    }
-}
+objects!(WritableFrame, arrays);
 
 #[pymethods]
 impl WritableFrame {
@@ -90,12 +82,8 @@ impl WritableFrame {
     /// Video: the name of the format, as in caps.
     #[getter]
     fn format(&self) -> Option<&str> {
-        self.wanted
-            .meta
-            .layout
-            .video
-            .as_ref()
-            .map(|video| video.format.as_str())
+        let video = self.wanted.meta.layout.video.as_ref();
+        video.map(|video| video.format.as_str())
     }
 
     /// Video: the width in pixels.

@@ -213,11 +213,8 @@ impl Plan {
     ) -> PyResult<Vec<Slot>> {
         let mut slots = Vec::new();
         for Passed { frame: _, parts } in self.passed {
-            let slot = SlotSpec::new(EMPTY).attachments(parts.room());
-            let mut lease = outlet.acquire(py, slot, deadline)?;
-            lease.set_parts(parts);
             slots.push(Slot {
-                lease: Some(lease),
+                lease: Some(outlet.acquire_for(py, parts, deadline)?),
                 stream: None,
                 size: EMPTY,
             });

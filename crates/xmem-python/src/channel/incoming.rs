@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
 //! A received message, and its blocks.
-#![allow(unsafe_code)] // slices over parts of a held frame, and the buffer protocol
+#![allow(unsafe_code)] // a slice of a held frame, and the buffer protocol
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use pyo3::exceptions::PyMemoryError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use xmem_core::cuda::CudaError;
-use xmem_core::{DType, ReadLease};
+use xmem_core::{DType, Part, ReadLease};
 
 use super::arrays::{self, Arrays, DeviceBlock};
 use super::memory::fill_bytes;
@@ -58,15 +58,10 @@ pub(super) struct Message {
 impl Message {
     /// The message in a held frame. `Err`: why the frame is not a message.
     pub(super) fn new(lease: Arc<ReadLease>) -> Result<Self, String> {
-        let parts = match lease.parts() {
+        let parts: Vec<&[u8]> = match lease.parts() {
             [] => vec![lease.bytes().map_err(|error| error.to_string())?],
             parts => {
-                let map = |part: &xmem_core::Part| {
-                    // SAFETY: the lease keeps the part alive, and the keeper holds the lease.
-                    part.map()
-                        .map(|b| unsafe { std::slice::from_raw_parts(b.as_ptr(), b.len()) })
-                };
-                let parts: Result<Vec<&[u8]>, _> = parts.iter().map(map).collect();
+                let parts: Result<_, _> = parts.iter().map(Part::map).collect();
                 parts.map_err(|error| format!("a part of a message cannot be mapped: {error}"))?
             }
         };

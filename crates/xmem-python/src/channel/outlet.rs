@@ -3,7 +3,7 @@
 //! This end's own pool, in which its messages are published.
 
 use pyo3::prelude::*;
-use xmem_core::{Canceller, Producer, SlotSpec, Wait, WriteLease};
+use xmem_core::{Canceller, Parts, Producer, SlotSpec, Wait, WriteLease};
 
 use crate::errors::Kind;
 use crate::signals::{Deadline, retry};
@@ -52,13 +52,24 @@ impl Outlet {
             self.producer
                 .acquire_wait(slot.clone(), Wait::up_to(slice).unless(&self.canceller))
         })?;
-        lease.ok_or_else(no_slot)
+        lease.ok_or_else(|| {
+            timeout(
+                "no slot became free in time, because receivers hold earlier messages: delete their arrays, or raise \
+                 max_slots or max_bytes",
+            )
+        })
     }
-}
 
-fn no_slot() -> PyErr {
-    timeout(
-        "no slot became free in time, because receivers hold earlier messages: delete their arrays, or raise max_slots or \
-         max_bytes",
-    )
+    /// The slot of a frame whose payload is in these parts.
+    pub(super) fn acquire_for(
+        &self,
+        py: Python<'_>,
+        parts: Parts,
+        deadline: Deadline,
+    ) -> PyResult<WriteLease> {
+        let slot = SlotSpec::new(EMPTY).attachments(parts.room());
+        let mut lease = self.acquire(py, slot, deadline)?;
+        lease.set_parts(parts);
+        Ok(lease)
+    }
 }

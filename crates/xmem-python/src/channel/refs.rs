@@ -7,8 +7,7 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use xmem_core::{
-    ForwardError, FrameParts, MAX_PARTS, Part, Parts, Producer, ReadLease, SlotSpec, Wait,
-    WriteLease,
+    ForwardError, FrameParts, MAX_PARTS, Part, Parts, Producer, ReadLease, Wait, WriteLease,
 };
 
 use super::outlet::{EMPTY, MAX_FORWARDED, Outlet};
@@ -125,10 +124,7 @@ impl Refs {
         let mut lease = if parts.is_empty() {
             outlet.acquire(py, EMPTY, deadline)?
         } else {
-            let slot = SlotSpec::new(EMPTY).attachments(parts.room());
-            let mut lease = outlet.acquire(py, slot, deadline)?;
-            lease.set_parts(parts);
-            lease
+            outlet.acquire_for(py, parts, deadline)?
         };
         let kept = Kept::new(self.objects.clone_ref(py));
         lease.set_release_hook(move || drop(kept));

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use xmem_core::{FrameMeta, Parts, PublishError, SlotSpec, WriteLease};
+use xmem_core::{FrameMeta, Parts, PublishError, WriteLease};
 
 use super::device;
 use super::item::Item;
@@ -159,8 +159,7 @@ impl Outgoing<'_> {
             match Arc::try_unwrap(body) {
                 Ok(body) => match body.into_lease() {
                     Ok(lease) => {
-                        let meta = |this: &Self| this.meta(Kind::Message, plan.len);
-                        self.publish(py, lease, meta)?;
+                        self.publish(py, lease, plan.len)?;
                         return Ok((copied, shared));
                     }
                     Err(body) => body,
@@ -179,26 +178,18 @@ impl Outgoing<'_> {
             slot.add_to(&mut parts);
         }
         parts.append(forwarded);
-        let room = parts.room();
-        let slot = SlotSpec::new(EMPTY).attachments(room);
-        let mut lease = outlet.acquire(py, slot, deadline)?;
-        lease.set_parts(parts);
+        let mut lease = outlet.acquire_for(py, parts, deadline)?;
         for slot in &slots {
             slot.mark_sent();
         }
         body.mark_sent();
         lease.set_release_hook(move || drop((body, slots)));
-        self.publish(py, lease, |this| this.meta(Kind::Message, EMPTY))?;
+        self.publish(py, lease, EMPTY)?;
         Ok((copied, shared))
     }
 
-    /// Publishes the separate frames of the message first, so that its receivers have them.
-    fn publish(
-        &mut self,
-        py: Python<'_>,
-        lease: WriteLease,
-        meta: impl FnOnce(&Self) -> FrameMeta,
-    ) -> Result<(), Failure> {
+    /// Publishes a message of this size. Its separate frames come first, so that its receivers have them.
+    fn publish(&mut self, py: Python<'_>, lease: WriteLease, size: usize) -> Result<(), Failure> {
         if let Some(slot) = self.refs_slot.take() {
             let meta = self.meta(Kind::Refs, EMPTY);
             let published = py
@@ -212,16 +203,10 @@ impl Outgoing<'_> {
             self.devices_at.get_or_insert(sequence);
             self.devices_sent += 1;
         }
-        let meta = meta(self);
-        let published =
-            py.detach(move || lease.publish(meta).map(drop).map_err(PublishError::from));
-        match published {
-            Ok(()) => {
-                (self.refs_at, self.devices_at) = (None, None);
-                Ok(())
-            }
-            Err(error) => Err(error.into()),
-        }
+        let meta = self.meta(Kind::Message, size);
+        py.detach(move || lease.publish(meta).map(drop).map_err(PublishError::from))?;
+        (self.refs_at, self.devices_at) = (None, None);
+        Ok(())
     }
 }
 
