@@ -261,34 +261,24 @@ fn publish_copy(
             copier.layout(),
         )
     };
-    let published = match copied {
+    let (slot, result) = match copied {
         Ok(()) => {
             started.producer.note_copied();
-            lease
-                .publish_on(stream, meta)
-                .map_err(|failure| (failure.lease, failure.error.into()))
+            match lease.publish_on(stream, meta) {
+                Ok(frame) => (Ok(frame), Ok(true)),
+                Err(failure) => (Err(failure.lease), Err(failure.error.into())),
+            }
         }
-        Err(error) => Err((lease, failed(error))),
+        Err(error) => (Err(lease), Err(failed(error))),
     };
     // Keep the buffer and the slot until the copy has ended. The decoder hardware that writes the surface again does not wait
     // for streams, and another stream may write the slot.
     let kept = buffer.clone();
-    match published {
-        Ok(frame) => {
-            stream.when_done(&device, move || {
-                drop(frame);
-                drop_later(kept);
-            });
-            Ok(true)
-        }
-        Err((lease, failure)) => {
-            stream.when_done(&device, move || {
-                drop(lease);
-                drop_later(kept);
-            });
-            Err(failure)
-        }
-    }
+    stream.when_done(&device, move || {
+        drop(slot);
+        drop_later(kept);
+    });
+    result
 }
 
 fn failed(error: CudaError) -> Failure {

@@ -410,7 +410,7 @@ impl Gaps {
     /// The pending buffer is rendered. Returns whether frames before it are missing.
     pub(super) fn note_rendered(&self) -> bool {
         self.pending.clear();
-        self.are_missing.load(Relaxed) && self.are_missing.swap(false, Relaxed)
+        take(&self.are_missing)
     }
 
     /// A rendered buffer was not published, and is counted elsewhere.

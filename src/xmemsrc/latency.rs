@@ -2,7 +2,7 @@
 
 //! The source in its pipeline: the latency that it reports, for how long the producer keeps frames for it, and the other sources.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard};
 
 use gst::prelude::*;
 use gst_base::prelude::*;
@@ -12,6 +12,7 @@ use super::{
     settings::XmemSrcTimestampMode,
     stream::{Playback, SourceStream},
 };
+use crate::lock;
 
 /// Packets, encoded frames and sound may come in bursts and are small, and a hole in them costs more than a delay.
 const BURSTS: gst::ClockTime = gst::ClockTime::SECOND;
@@ -19,25 +20,30 @@ const BURSTS: gst::ClockTime = gst::ClockTime::SECOND;
 /// The time for which xmemsink keeps frames for every consumer by default.
 const ALWAYS_KEPT: gst::ClockTime = gst::ClockTime::from_mseconds(100);
 
-/// The times that decide, in nanoseconds. Relaxed: no other data depends on them.
-#[derive(Debug, Default)]
-pub(super) struct Latency {
-    /// The latency of the pipeline: how much later than its time downstream uses a frame.
-    pipeline: AtomicU64,
-    /// The reported latency, until the pipeline has answered. Its sinks may wait so long soon.
-    expected: AtomicU64,
+/// By how much frames are later than their times.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Delays {
     /// By how much the frames' times are delayed here.
-    shift: AtomicU64,
+    pub(super) shift: gst::ClockTime,
     /// The part of the shift by which the latency is less.
-    paid: AtomicU64,
-    /// The least time from that of a frame to its publication.
-    delay: AtomicU64,
+    pub(super) paid: gst::ClockTime,
+    /// The least time from that of a frame of the present producer to its publication, in steps.
+    pub(super) least: gst::ClockTime,
     /// By how much all frames were later than their times when that was measured.
-    measured: AtomicU64,
+    pub(super) measured: gst::ClockTime,
 }
 
-fn get(time: &AtomicU64) -> gst::ClockTime {
-    gst::ClockTime::from_nseconds(time.load(Ordering::Relaxed))
+/// The times that decide.
+#[derive(Debug, Default)]
+pub(super) struct Latency(Mutex<Times>);
+
+#[derive(Debug, Default)]
+struct Times {
+    /// The latency of the pipeline: how much later than its time downstream uses a frame.
+    pipeline: gst::ClockTime,
+    /// The reported latency, until the pipeline has answered. Its sinks may wait so long soon.
+    expected: gst::ClockTime,
+    delays: Delays,
 }
 
 /// Posts that the latency has changed. The application then makes the pipeline query it.
@@ -46,38 +52,26 @@ pub(super) fn changed(src: &gst_base::BaseSrc) {
 }
 
 impl Latency {
+    fn times(&self) -> MutexGuard<'_, Times> {
+        lock(&self.0)
+    }
+
     pub(super) fn reset(&self) {
-        let Self {
-            pipeline,
-            expected,
-            shift,
-            paid,
-            delay,
-            measured,
-        } = self;
-        for time in [pipeline, expected, shift, paid, delay, measured] {
-            time.store(0, Ordering::Relaxed);
-        }
+        *self.times() = Times::default();
     }
 
     pub(super) fn set_pipeline(&self, latency: gst::ClockTime) {
-        self.pipeline.store(latency.nseconds(), Ordering::Relaxed);
-        self.expected.store(0, Ordering::Relaxed);
+        let mut times = self.times();
+        (times.pipeline, times.expected) = (latency, gst::ClockTime::ZERO);
     }
 
     /// The pipeline is about to be told this latency. Zero: it is not expected to answer any more.
     pub(super) fn expect(&self, latency: gst::ClockTime) {
-        self.expected.store(latency.nseconds(), Ordering::Relaxed);
+        self.times().expected = latency;
     }
 
-    pub(super) fn set_shift(&self, shift: gst::ClockTime, paid: gst::ClockTime) {
-        self.shift.store(shift.nseconds(), Ordering::Relaxed);
-        self.paid.store(paid.nseconds(), Ordering::Relaxed);
-    }
-
-    pub(super) fn set_delay(&self, delay: gst::ClockTime, measured: gst::ClockTime) {
-        self.delay.store(delay.nseconds(), Ordering::Relaxed);
-        self.measured.store(measured.nseconds(), Ordering::Relaxed);
+    pub(super) fn set_delays(&self, delays: Delays) {
+        self.times().delays = delays;
     }
 
     /// The latency to report. Not less than the delay of all frames, which a producer may fail to report. Not more than the time for
@@ -88,17 +82,20 @@ impl Latency {
         mode: XmemSrcTimestampMode,
         deadline: gst::ClockTime,
     ) -> gst::ClockTime {
+        let Delays {
+            paid,
+            least,
+            measured,
+            ..
+        } = self.times().delays;
         let promised = playback.latency(mode);
         let promised = match mode {
             XmemSrcTimestampMode::Arrival => promised,
-            _ => promised.max(get(&self.measured)),
+            _ => promised.max(measured),
         };
-        let kept = playback
-            .kept()
-            .map(|kept| kept.saturating_add(get(&self.delay)));
+        let kept = playback.kept().map(|kept| kept.saturating_add(least));
         let producer = kept.map_or(promised, |kept| promised.min(kept));
-        let left = producer.saturating_sub(get(&self.paid));
-        left.saturating_add(deadline)
+        producer.saturating_sub(paid).saturating_add(deadline)
     }
 
     /// Why frames are missed, and the remedy. `busy`: how long ago the frame before them was published. `is_encoded`: whether frames
@@ -113,7 +110,7 @@ impl Latency {
                 busy.mseconds()
             )
         } else if wait > ALWAYS_KEPT && busy <= wait.saturating_add(ALWAYS_KEPT) {
-            let (shift, paid) = (get(&self.shift), get(&self.paid));
+            let Delays { shift, paid, .. } = self.times().delays;
             if shift.saturating_sub(paid) > wait / 2 {
                 return format!(
                     "Frames are missed: the producer was {} ms behind when this stream began, and cannot keep frames for so long. The \
@@ -141,8 +138,9 @@ impl Latency {
     }
 
     fn wait(&self) -> gst::ClockTime {
-        let latency = get(&self.pipeline).max(get(&self.expected));
-        latency.saturating_add(get(&self.shift))
+        let times = self.times();
+        let latency = times.pipeline.max(times.expected);
+        latency.saturating_add(times.delays.shift)
     }
 
     /// Asks the present producer to keep frames for as long as downstream may need. Called when one of the times, the caps or the

@@ -430,13 +430,7 @@ impl Started {
     pub(super) fn follow_latency(&self, source: SourceContext<'_>) {
         let playback = self.stream.playback();
         let before = source.latency(playback);
-        let (shift, paid) = (self.to_running_time.shift(), self.to_running_time.paid());
-        source.latency.set_shift(shift, paid);
-        let (delay, measured) = (
-            self.to_running_time.delay(),
-            self.to_running_time.measured(),
-        );
-        source.latency.set_delay(delay, measured);
+        source.latency.set_delays(self.to_running_time.delays());
         let latency = source.latency(playback);
         if latency != before {
             source.latency.expect(latency);

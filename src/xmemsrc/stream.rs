@@ -48,13 +48,7 @@ struct State {
     reader: Option<Arc<cuda::Stream>>,
 }
 
-impl State {
-    /// Whether frames are in other memory than the present caps state.
-    fn differs_in_memory(&self, on_device: Option<bool>) -> bool {
-        self.caps.is_some() && differs(&self.format, on_device)
-    }
-}
-
+/// Whether frames are in other memory than the caps of the format state.
 fn differs(format: &Format, on_device: Option<bool>) -> bool {
     on_device.is_some_and(|on_device| on_device != (format.memory == Memory::Cuda))
 }
@@ -129,10 +123,12 @@ impl Snapshot {
         if !known.is_some_and(|checked| checked.is_for(layout, size)) {
             self.check_new(layout, size)?;
         }
-        Ok(self
-            .checked
-            .as_ref()
-            .and_then(|checked| checked.planes.as_ref()))
+        Ok(self.planes())
+    }
+
+    /// The planes of the last checked layout.
+    fn planes(&self) -> Option<&Planes> {
+        self.checked.as_ref()?.planes.as_ref()
     }
 
     /// Checks a layout, and returns a buffer with its planes, whose memory has no slot.
@@ -167,12 +163,8 @@ impl Snapshot {
 
     /// Whether the bytes are in the order that the caps imply, by the last checked layout.
     pub(super) fn is_default(&self) -> bool {
-        let planes = self
-            .checked
-            .as_ref()
-            .and_then(|checked| checked.planes.as_ref());
         // Sound has no planes.
-        planes.map_or(!self.is_reversed, Planes::is_default)
+        self.planes().map_or(!self.is_reversed, Planes::is_default)
     }
 
     /// Whether downstream accepts any layout. Only host memory is ever converted to the default layout.
@@ -279,7 +271,7 @@ impl SourceStream {
         on_device: Option<bool>,
     ) -> (Sticky, bool, Option<bool>) {
         let mut state = self.lock();
-        let memory_changed = state.differs_in_memory(on_device);
+        let memory_changed = state.caps.is_some() && differs(&state.format, on_device);
         state.on_device = on_device.or(state.on_device);
         let before = replace(&mut state.sticky, new);
         (before, memory_changed, state.on_device)

@@ -15,7 +15,7 @@ use xmem_core::{Delivery, FrameMeta, ReadLease};
 
 use super::{
     base::CAT,
-    latency,
+    latency::{self, Delays},
     settings::{Settings, XmemSrcStartFrom, XmemSrcTimestampMode},
     shift::{Gathering, Key, Shift},
     stream::{Playback, Units},
@@ -205,16 +205,21 @@ impl ToRunningTime {
     }
 
     /// By how much the frames' times are delayed.
-    pub(super) fn shift(&self) -> gst::ClockTime {
+    fn shift(&self) -> gst::ClockTime {
         gst::ClockTime::from_nseconds(self.shifted_by.unsigned_abs())
     }
 
-    /// The part of the shift that reduces the latency.
-    pub(super) fn paid(&self) -> gst::ClockTime {
-        if self.is_live() {
-            self.shift()
-        } else {
-            gst::ClockTime::ZERO
+    pub(super) fn delays(&self) -> Delays {
+        let shift = self.shift();
+        Delays {
+            shift,
+            paid: if self.is_live() {
+                shift
+            } else {
+                gst::ClockTime::ZERO
+            },
+            least: self.delay.unwrap_or_default(),
+            measured: self.measured.unwrap_or_default(),
         }
     }
 
@@ -226,16 +231,6 @@ impl ToRunningTime {
     /// Whether the present producer has been followed for some time.
     pub(super) fn is_measured(&self) -> bool {
         self.measured.is_some()
-    }
-
-    /// By how much all frames of the present producer were later than their times.
-    pub(super) fn measured(&self) -> gst::ClockTime {
-        self.measured.unwrap_or_default()
-    }
-
-    /// The least time from that of a frame of the present producer to its publication, in steps.
-    pub(super) fn delay(&self) -> gst::ClockTime {
-        self.delay.unwrap_or_default()
     }
 
     pub(super) fn stamp(
