@@ -42,18 +42,10 @@ pub(crate) fn excludes_host_memory(caps: &gst::CapsRef) -> bool {
 /// The part of the caps that is supported here.
 pub(crate) fn supported(caps: gst::Caps) -> gst::Caps {
     // Most caps are without the feature. In that case no device is searched.
-    let needs_cuda = |features: &gst::CapsFeaturesRef| features.contains(CUDA_MEMORY);
-    if !caps
-        .iter_with_features()
-        .any(|(_, features)| needs_cuda(features))
-        || cuda::is_offered()
-    {
+    if part(&caps, CUDA_MEMORY, true).next().is_none() || cuda::is_offered() {
         return caps;
     }
-    caps.iter_with_features()
-        .filter(|(_, features)| !needs_cuda(features))
-        .map(|(structure, features)| (structure.to_owned(), features.to_owned()))
-        .collect()
+    part(&caps, CUDA_MEMORY, false).collect()
 }
 
 /// Puts caps with `memory:DMABuf` behind all others. An element that can give both shares the same memory with either, but few
@@ -62,14 +54,21 @@ pub(crate) fn prefer_without_dmabuf(caps: gst::Caps) -> gst::Caps {
     if caps.is_any() {
         return caps;
     }
-    let owned = |dmabuf: bool| {
-        caps.iter_with_features()
-            .filter(move |(_, features)| {
-                features.contains(gst_allocators::CAPS_FEATURE_MEMORY_DMABUF) == dmabuf
-            })
-            .map(|(structure, features)| (structure.to_owned(), features.to_owned()))
-    };
-    owned(false).chain(owned(true)).collect()
+    let dmabuf = gst_allocators::CAPS_FEATURE_MEMORY_DMABUF;
+    part(&caps, dmabuf, false)
+        .chain(part(&caps, dmabuf, true))
+        .collect()
+}
+
+/// The structures with this feature, or those without it.
+fn part(
+    caps: &gst::Caps,
+    feature: &str,
+    is_with: bool,
+) -> impl Iterator<Item = (gst::Structure, gst::CapsFeatures)> {
+    caps.iter_with_features()
+        .filter(move |(_, features)| features.contains(feature) == is_with)
+        .map(|(structure, features)| (structure.to_owned(), features.to_owned()))
 }
 
 /// Whether the buffers are parts of a container or packets, so that they do not correspond to frames.
