@@ -178,13 +178,10 @@ fn split(caps: &str) -> impl Iterator<Item = &str> {
 fn field(text: &str) -> Option<(String, String)> {
     let (key, value) = text.split_once('=')?;
     let value = value.trim();
-    let value = match value
+    let typed = value
         .strip_prefix('(')
-        .and_then(|typed| typed.split_once(')'))
-    {
-        Some((_, value)) => value,
-        None => value,
-    };
+        .and_then(|typed| typed.split_once(')'));
+    let value = typed.map_or(value, |(_, value)| value);
     Some((
         key.trim().to_owned(),
         value.trim().trim_matches('"').to_owned(),

@@ -36,10 +36,8 @@ pub(crate) fn supervise(tool: &mut Command) -> Result<ExitCode, Error> {
     let mut interrupted: Option<Instant> = None;
     loop {
         for signal in signals.wait() {
-            let is_wanted = match interrupted {
-                None => true,
-                Some(before) => before.elapsed() > AGAIN && getppid() == parent,
-            };
+            let is_wanted =
+                interrupted.is_none_or(|before| before.elapsed() > AGAIN && getppid() == parent);
             if signal == SIGINT && is_wanted {
                 interrupted = Some(Instant::now());
                 interrupt(&tool);

@@ -216,10 +216,8 @@ fn take_jpeg(unread: &mut Vec<u8>) -> Result<Option<Vec<u8>>, Error> {
     let Some(head) = unread.windows(END.len()).position(|it| it == END) else {
         return Ok(None);
     };
-    let lines = str::from_utf8(&unread[..head])?.lines();
-    let len = lines
-        .filter_map(|line| line.strip_prefix("Content-Length: "))
-        .next();
+    let mut lines = str::from_utf8(&unread[..head])?.lines();
+    let len = lines.find_map(|line| line.strip_prefix("Content-Length: "));
     let len: usize = len.ok_or("a part without a length")?.parse()?;
     if len > MAX_JPEG {
         return Err("a picture is too large".into());
