@@ -11,7 +11,7 @@ mod posix_shm;
 use std::any::Any;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use xmem_shm::abi::device_header::TwinKind;
 use xmem_shm::lock::lock;
@@ -95,27 +95,18 @@ impl Region {
 
     /// The size on the host and on a device.
     pub(crate) fn footprint(&self) -> u64 {
-        let on_device = match self {
-            Self::Cuda(region) => region.twin_len(),
-            _ => 0,
-        };
+        let on_device = self.cuda().map_or(0, device::Owned::twin_len);
         self.len() as u64 + on_device as u64
     }
 
     /// Whether its device memory must not be freed while another process has it open.
     pub(crate) fn ends_with_producer(&self) -> bool {
-        match self {
-            Self::Cuda(region) => region.ends_with_producer(),
-            _ => false,
-        }
+        self.cuda().is_some_and(device::Owned::ends_with_producer)
     }
 
     /// The device of the region, and how its memory is shared.
     pub(crate) fn device(&self) -> Option<String> {
-        match self {
-            Self::Cuda(region) => region.describe(),
-            _ => None,
-        }
+        self.cuda().and_then(device::Owned::describe)
     }
 
     pub(crate) fn cuda(&self) -> Option<&device::Owned> {
@@ -212,10 +203,8 @@ impl RegionView {
 
     /// The size of the range in which parts of frames can be. On a device, that of the twin.
     pub(crate) fn payload_len(&self) -> u64 {
-        match &self.memory {
-            Memory::Cuda(view) => view.payload_len(),
-            _ => self.len() as u64,
-        }
+        self.cuda()
+            .map_or(self.len() as u64, device::View::payload_len)
     }
 
     pub(crate) fn cuda(&self) -> Option<&device::View> {
@@ -263,13 +252,9 @@ impl RegionView {
         self.dmabufs.keep(start, memory, bytes)
     }
 
-    fn lock_derived(&self) -> MutexGuard<'_, Vec<(u64, Derived)>> {
-        lock(&self.derived)
-    }
-
     /// The value with this key that was derived from the region.
     pub(crate) fn derived<T: Any + Clone>(&self, by: u64) -> Option<T> {
-        let derived = self.lock_derived();
+        let derived = lock(&self.derived);
         let (_, made) = derived.iter().find(|(other, _)| *other == by)?;
         made.downcast_ref().cloned()
     }
@@ -281,7 +266,7 @@ impl RegionView {
         made: T,
         is_used: impl Fn(&T) -> bool,
     ) {
-        let mut derived = self.lock_derived();
+        let mut derived = lock(&self.derived);
         let unused = derived.extract_if(.., |(_, old)| {
             old.downcast_ref().is_some_and(|old| !is_used(old))
         });

@@ -26,8 +26,8 @@ use xmem_shm::os::mapping::{Access, Mapping};
 use xmem_shm::os::memfd::{self, Seal};
 
 use crate::error::RegionError;
+use crate::region::Ticket;
 use crate::region::imported::{check_len, system};
-use crate::region::{Region, Ticket};
 
 // The names that a region uses, with and without CUDA.
 #[cfg(not(feature = "cuda"))]
@@ -142,12 +142,6 @@ impl Fds {
 
     pub(crate) fn ticket(&self) -> Ticket<BorrowedFd<'_>> {
         Ticket::Cuda(self.host.as_fd(), self.twin.as_ref().map(AsFd::as_fd))
-    }
-}
-
-impl From<Owned> for Region {
-    fn from(region: Owned) -> Self {
-        Self::Cuda(region)
     }
 }
 
