@@ -20,7 +20,6 @@ use crate::producer::pool::Pool;
 use crate::producer::pool::event::Command;
 use crate::producer::pool::regions::ForeignMemory;
 use crate::producer::pool::retain::{Hook, run_hook};
-use crate::producer::pool::retired::Released;
 use crate::region::Imported;
 
 /// Memory that other code allocated and that a pool's frames may use. Consumers are sent its descriptor once.
@@ -35,7 +34,7 @@ struct Handle {
     id: u32,
     len: usize,
     /// Runs when no consumer can have it mapped any more.
-    released: Mutex<Option<Released>>,
+    released: Mutex<Option<Hook>>,
 }
 
 impl fmt::Debug for Handle {
@@ -94,7 +93,7 @@ pub(super) fn add_foreign(
     pool: &Arc<Pool>,
     memory: ForeignMemory,
     len: usize,
-    released: Option<Released>,
+    released: Option<Hook>,
 ) -> Result<ImportedMemory, ImportError> {
     let mut guard = pool.guard()?;
     if pool.is_closed() {
@@ -114,7 +113,7 @@ pub(super) fn add_foreign(
     })))
 }
 
-fn forget_import(pool: &Pool, id: u32, released: Option<Released>) {
+fn forget_import(pool: &Pool, id: u32, released: Option<Hook>) {
     let Some(mut guard) = pool.lock() else {
         // Inherited through fork: the memory belongs to the parent.
         std::mem::forget(released);

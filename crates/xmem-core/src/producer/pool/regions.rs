@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::plan::{EXACT_FROM, Plan, SlotClass};
-use super::retired::{Lasting, Released, Retired};
+use super::retain::Hook;
+use super::retired::{Lasting, Retired};
 use super::slots::{Slots, Use, Want};
 use crate::error::AcquireError;
 use crate::region::device::Fds as CudaFds;
@@ -334,8 +335,8 @@ impl Regions {
     pub(in crate::producer) fn forget_import(
         &mut self,
         id: u32,
-        released: Option<Released>,
-    ) -> (Option<ForeignMemory>, Option<Released>) {
+        released: Option<Hook>,
+    ) -> (Option<ForeignMemory>, Option<Hook>) {
         if self.foreign.contains_key(&id) {
             let lasting = released.map(Lasting::Borrowed);
             return (self.retire_foreign(id, lasting), None);

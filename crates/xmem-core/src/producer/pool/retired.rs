@@ -5,27 +5,25 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::retain::Hook;
 use crate::region::Region;
 
 /// For this time a retired region counts for a consumer that does not report that it was unmapped. Such a consumer is stopped
 /// or violates the protocol.
 const LET_GO_TIME: Duration = Duration::from_secs(2);
 
-/// The hook that runs when no consumer can have a region mapped any more.
-pub(in crate::producer) type Released = Box<dyn FnOnce() + Send>;
-
 /// Device memory that is freed with its allocation, not with its last user (legacy handles).
 pub(super) enum Lasting {
     Own(#[allow(dead_code)] Arc<Region>), // keeps the region until it is dropped
-    /// Upstream's memory.
-    Borrowed(Released),
+    /// Upstream's memory. The hook runs when no consumer can have it mapped any more.
+    Borrowed(Hook),
     /// Upstream's memory. Upstream still has a handle to it when the pool ends.
     Kept,
 }
 
 impl Lasting {
     /// Called when no consumer has it open any more. Returns the hook to run.
-    fn end(self) -> Option<Released> {
+    fn end(self) -> Option<Hook> {
         match self {
             Self::Borrowed(released) => Some(released),
             // Dropping it is cheap: another thread frees device memory, and the host half is small.
@@ -91,7 +89,7 @@ impl Retired {
     }
 
     /// Called when upstream drops its memory, which is already retired. Returns `released` if no consumer has it open any more.
-    pub(super) fn note_dropped(&mut self, id: u32, released: Option<Released>) -> Option<Released> {
+    pub(super) fn note_dropped(&mut self, id: u32, released: Option<Hook>) -> Option<Hook> {
         match self.entries.iter_mut().find(|entry| entry.id == id) {
             Some(entry) => {
                 entry.lasting = released.map(Lasting::Borrowed);
@@ -103,7 +101,7 @@ impl Retired {
 
     /// Removes the regions that every consumer has unmapped, or had the time to unmap. `seen`: the version up to which a
     /// consumer has unmapped regions; `None`: all of them.
-    pub(super) fn forget(&mut self, seen: impl Fn(u64) -> Option<u32>) -> Vec<Released> {
+    pub(super) fn forget(&mut self, seen: impl Fn(u64) -> Option<u32>) -> Vec<Hook> {
         for entry in &mut self.entries {
             entry.sent_to.retain(|consumer| {
                 // Versions wrap around.
@@ -134,7 +132,7 @@ impl Retired {
     }
 
     /// Takes the hooks of upstream's retired memory. Called when the pool ends.
-    pub(super) fn take_borrowed(&mut self) -> Vec<Released> {
+    pub(super) fn take_borrowed(&mut self) -> Vec<Hook> {
         let end = |entry: &mut Entry| entry.lasting.take()?.end();
         self.entries.iter_mut().filter_map(end).collect()
     }
