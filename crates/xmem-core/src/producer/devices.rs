@@ -19,7 +19,7 @@ use crate::error::{AcquireError, PublishError};
 use crate::producer::pool::Pool;
 use crate::producer::pool::consumer::ConsumerRecord;
 use crate::producer::pool::plan::Plan;
-use crate::producer::pool::slots::Want;
+use crate::producer::pool::slots::{self, Want};
 use crate::region::Region;
 use crate::region::device::owned::{FAILED, Owned, PENDING, READY, SlotHead};
 use crate::region::device::twin::{Twin, TwinPlan};
@@ -321,10 +321,7 @@ fn users(pool: &Pool) -> Vec<String> {
         .collect();
     let uses = |consumer: &ConsumerRecord| {
         let holds = |slot: &u32| {
-            let word = control
-                .slot(*slot)
-                .map_or(0, |word| word.load(Ordering::Relaxed));
-            let generation = SlotWord(word).generation();
+            let generation = slots::word(control, *slot).map_or(0, SlotWord::generation);
             // A slot that was never used has generation 0. In a lease word, 0 means no lease.
             generation != 0 && consumer.holds(*slot, generation)
         };

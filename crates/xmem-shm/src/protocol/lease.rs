@@ -183,6 +183,11 @@ impl SlotWord {
         (self.0 >> 32) as u32
     }
 
+    /// The generation of the frame that is published in the slot.
+    pub fn published(self) -> Option<u32> {
+        (self.state() == Some(SlotState::Published)).then(|| self.generation())
+    }
+
     /// The slot's state; `None`: invalid.
     pub fn state(self) -> Option<SlotState> {
         match self.0 & STATE_MASK {

@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 use xmem_shm::abi::entry::Entry;
 use xmem_shm::abi::meta::FrameMeta;
 use xmem_shm::abi::named::Sticky;
-use xmem_shm::protocol::lease::{self, SlotState, SlotWord};
+use xmem_shm::protocol::lease::{self, SlotWord};
 
 use super::pool::Pool;
 use super::pool::consumer::ConsumerRecord;
 use super::pool::event::{Command, Unread};
 use super::pool::retain::{Readers, Retention};
-use super::pool::slots::{SlotInfo, Use};
+use super::pool::slots::{self, SlotInfo, Use};
 use super::pool::wait;
 use super::slot::{Slot, SlotRef, own_hold};
 use super::{Producer, WriteLease};
@@ -59,12 +59,11 @@ impl Producer {
         let (Some(mut guard), Some(cell)) = (pool.lock(), pool.control().slot(slot)) else {
             return false;
         };
-        let word = SlotWord(cell.load(Ordering::Relaxed));
-        if word.state() != Some(SlotState::Published) {
+        let Some(generation) = SlotWord(cell.load(Ordering::Relaxed)).published() else {
             return false;
-        }
+        };
         lease::ask_to_ring(cell);
-        let begun = guard.consumers.reads_begun(slot, word.generation());
+        let begun = guard.consumers.reads_begun(slot, generation);
         guard.slots.keep_for_more(slot, begun, consumers);
         true
     }
@@ -126,9 +125,8 @@ fn claim_exact(pool: &Arc<Pool>, slot: u32, published: Option<u32>) -> Option<(S
     // A frame that all readers have released is free even before their messages are read.
     guard.finalize_watched();
     let info = guard.slots.get(slot)?;
-    let word = SlotWord(pool.control().slot(slot)?.load(Ordering::Relaxed));
-    let there = (word.state() == Some(SlotState::Published)).then(|| word.generation());
-    if pool.is_closed() || !info.can_be_claimed() || there != published {
+    let word = slots::word(pool.control(), slot)?;
+    if pool.is_closed() || !info.can_be_claimed() || word.published() != published {
         return None;
     }
     let place = info.place?;
@@ -154,12 +152,10 @@ fn claim_exact(pool: &Arc<Pool>, slot: u32, published: Option<u32>) -> Option<(S
 /// A reference to this generation of a slot, if the slot still has it.
 fn find_own(pool: &Arc<Pool>, slot: u32, generation: u32) -> Option<(Hold, Arc<Sticky>)> {
     let mut guard = pool.lock()?;
-    let word = SlotWord(pool.control().slot(slot)?.load(Ordering::Relaxed));
+    let word = slots::word(pool.control(), slot)?;
     let info = guard.slots.get(slot)?;
     let place = info.place?;
-    if word.generation() != generation
-        || word.state() != Some(SlotState::Published)
-        || !matches!(info.used, Use::Idle | Use::Referenced(_))
+    if word.published() != Some(generation) || !matches!(info.used, Use::Idle | Use::Referenced(_))
     {
         return None;
     }
@@ -167,9 +163,8 @@ fn find_own(pool: &Arc<Pool>, slot: u32, generation: u32) -> Option<(Hold, Arc<S
     guard.slots.reference(slot);
     let sticky = guard.sticky.current();
     drop(guard);
-    let number = slot;
     let at = SlotRef {
-        number,
+        number: slot,
         word,
         place,
     };
@@ -178,11 +173,8 @@ fn find_own(pool: &Arc<Pool>, slot: u32, generation: u32) -> Option<(Hold, Arc<S
 
 /// Whether a slot has the frame of this generation.
 fn has_published(pool: &Pool, slot: u32, generation: u32) -> bool {
-    let word = pool.control().slot(slot);
-    let word = word.map(|word| SlotWord(word.load(Ordering::Relaxed)));
-    word.is_some_and(|word| {
-        word.generation() == generation && word.state() == Some(SlotState::Published)
-    })
+    let word = slots::word(pool.control(), slot);
+    word.is_some_and(|word| word.published() == Some(generation))
 }
 
 /// A published slot with a timeout.

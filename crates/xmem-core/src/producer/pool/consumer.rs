@@ -16,11 +16,11 @@ use xmem_shm::abi::wire::StartFrom;
 use xmem_shm::fault::{self, Point};
 use xmem_shm::lock::lock;
 use xmem_shm::os::cred;
-use xmem_shm::protocol::lease::{self, SlotState, SlotWord};
+use xmem_shm::protocol::lease;
 use xmem_shm::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 use super::reach::Reach;
-use super::slots::{SlotInfo, Slots};
+use super::slots::{self, SlotInfo, Slots};
 use crate::stats::{ConsumerStats, device_words};
 
 /// One consumer. Its process writes the lease page, so values there are trusted only within the granted limits.
@@ -398,8 +398,8 @@ impl ConsumerRecord {
         slots: &'a Slots,
     ) -> impl Iterator<Item = &'a SlotInfo> {
         let is_held = |slot: u32, lease: u32| {
-            let word = control.slot(slot).map(|word| word.load(Ordering::Relaxed));
-            lease != 0 && word.is_some_and(|word| SlotWord(word).generation() == lease)
+            let word = slots::word(control, slot);
+            lease != 0 && word.is_some_and(|word| word.generation() == lease)
         };
         self.leases(slots)
             .filter(move |(slot, _, lease)| is_held(*slot, lease.load(Ordering::Relaxed)))
@@ -422,9 +422,9 @@ impl ConsumerRecord {
             if lease == 0 {
                 continue;
             }
-            let slot_word = SlotWord(control.slot(slot)?.load(Ordering::Relaxed));
+            let generation = slots::word(control, slot)?.generation();
             // Older generations are late attempts, which the consumer withdraws itself.
-            match lease.wrapping_sub(slot_word.generation()) as i32 {
+            match lease.wrapping_sub(generation) as i32 {
                 1.. => return Some("it leases frames that do not exist yet"),
                 0 => held.push((word, lease)),
                 _ => {}
@@ -443,14 +443,8 @@ impl ConsumerRecord {
         let mut oldest = now;
         for (slot, info, lease) in self.leases(slots) {
             let lease = lease.load(Ordering::Relaxed);
-            let Some(word) = control.slot(slot) else {
-                break;
-            };
-            let word = SlotWord(word.load(Ordering::Relaxed));
-            if lease != 0
-                && lease == word.generation()
-                && word.state() == Some(SlotState::Published)
-            {
+            let word = slots::word(control, slot);
+            if lease != 0 && word.is_some_and(|word| word.published() == Some(lease)) {
                 held += 1;
                 oldest = oldest.min(info.published_at);
             }

@@ -26,7 +26,7 @@ use super::regions::{Cold, Regions};
 use super::retain::{Hook, run_hook};
 use super::settings::Settings;
 use super::share::Shares;
-use super::slots::{SlotInfo, Slots, Want};
+use super::slots::{self, SlotInfo, Slots, Want};
 use crate::region::Region;
 
 /// The lock of a pool. Fields are dropped in order: first the lock is released, then the effects run.
@@ -289,10 +289,8 @@ impl<'a> Guard<'a> {
             return;
         };
         self.slots.note_departed(|slot| {
-            let word = control.slot(slot).map(|word| word.load(Ordering::Relaxed));
-            word.map_or(0, |word| {
-                consumer.reads_of(slot, SlotWord(word).generation())
-            })
+            let word = slots::word(control, slot);
+            word.map_or(0, |word| consumer.reads_of(slot, word.generation()))
         });
     }
 

@@ -4,12 +4,21 @@
 
 use xmem_shm::abi::device_header::SLOT_HEAD;
 use xmem_shm::abi::entry::{FrameInfo, Storage};
+use xmem_shm::abi::layout::Control;
 use xmem_shm::abi::place::SharedPlace;
+use xmem_shm::protocol::lease::SlotWord;
+use xmem_shm::sync::Ordering;
 
 use super::retain::{Hook, Readers, Retention};
 
 /// The place of a frame's attachments in its slot: first byte and length.
 pub(in crate::producer) type Attached = (usize, usize);
+
+/// The word of a slot. It changes only under the lock of the pool.
+pub(in crate::producer) fn word(control: &Control, slot: u32) -> Option<SlotWord> {
+    let word = control.slot(slot)?;
+    Some(SlotWord(word.load(Ordering::Relaxed)))
+}
 
 /// The place of a slot's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,12 +6,12 @@ use std::sync::atomic::Ordering;
 
 use xmem_shm::abi::layout::Control;
 use xmem_shm::os::clock::monotonic_ns;
-use xmem_shm::protocol::lease::{SlotState, SlotWord};
+use xmem_shm::protocol::lease::SlotWord;
 
 use super::Pool;
 use super::consumer::ConsumerRecord;
 use super::guard::Guard;
-use super::slots::{Place, SlotInfo, Use};
+use super::slots::{self, Place, SlotInfo, Use};
 use super::wait::waits_for;
 use crate::stats::{ConsumerStats, PoolStats};
 
@@ -29,11 +29,8 @@ pub(in crate::producer) fn of_consumer(
 
 /// Whether a consumer holds the frame in a slot.
 fn is_held(guard: &Guard<'_>, slot: u32) -> bool {
-    let Some(word) = guard.pool().control().slot(slot) else {
-        return false;
-    };
-    let word = SlotWord(word.load(Ordering::Relaxed));
-    word.state() == Some(SlotState::Published) && guard.consumers.hold(slot, word.generation())
+    let published = slots::word(guard.pool().control(), slot).and_then(SlotWord::published);
+    published.is_some_and(|generation| guard.consumers.hold(slot, generation))
 }
 
 /// Whether the producer or a consumer uses a slot.
@@ -47,11 +44,10 @@ pub(in crate::producer) fn is_in_use(guard: &Guard<'_>, slot: u32, info: &SlotIn
 
 /// Whether readers for which the frame in a slot is kept are still missing.
 fn is_unread(guard: &Guard<'_>, slot: u32, info: &SlotInfo) -> bool {
-    let (Some(readers), Some(word)) = (info.readers(), guard.pool().control().slot(slot)) else {
-        return false;
-    };
-    let word = SlotWord(word.load(Ordering::Relaxed));
-    readers.left(&guard.consumers, slot, word.generation()) > 0
+    let word = slots::word(guard.pool().control(), slot);
+    info.readers()
+        .zip(word)
+        .is_some_and(|(readers, word)| readers.left(&guard.consumers, slot, word.generation()) > 0)
 }
 
 /// In a forked child, only the name.
