@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use crate::abi::codec::Field;
 use crate::abi::limits::MAX_NAMED_ENTRIES;
 
 /// The state that a consumer needs before its first frame: caps, segment, tags and others.
@@ -126,7 +127,7 @@ impl Named {
         let mut out = Vec::with_capacity(self.encoded_len());
         for (key, value) in self.entries() {
             for part in [key.as_bytes(), value.as_slice()] {
-                out.extend_from_slice(&(part.len() as u32).to_le_bytes());
+                (part.len() as u32).put(&mut out);
                 out.extend_from_slice(part);
             }
         }
@@ -136,10 +137,8 @@ impl Named {
     /// Decodes bytes that another process wrote. `None`: they are invalid.
     pub fn decode(mut bytes: &[u8]) -> Option<Self> {
         fn part<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
-            let (len, rest) = bytes.split_first_chunk::<4>()?;
-            let (part, rest) = rest.split_at_checked(u32::from_le_bytes(*len) as usize)?;
-            *bytes = rest;
-            Some(part)
+            let len = u32::take(bytes)?;
+            bytes.split_off(..len as usize)
         }
         let mut entries = Vec::new();
         while !bytes.is_empty() {

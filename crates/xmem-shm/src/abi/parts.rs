@@ -2,6 +2,7 @@
 
 //! The places of a frame's parts, if the frame is not in its slot. They are encoded in an attachment of the frame.
 
+use crate::abi::codec::Field;
 use crate::abi::limits::MAX_PARTS;
 
 /// The name of the attachment.
@@ -40,16 +41,16 @@ const PLACE_LEN: usize = 40;
 pub fn encode(places: &[PartPlace]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(places.len() * PLACE_LEN);
     for place in places {
-        bytes.extend_from_slice(&place.region.to_le_bytes());
-        bytes.extend_from_slice(&place.tag.to_le_bytes());
-        bytes.extend_from_slice(&place.offset.to_le_bytes());
-        bytes.extend_from_slice(&place.size.to_le_bytes());
+        place.region.put(&mut bytes);
+        place.tag.put(&mut bytes);
+        place.offset.put(&mut bytes);
+        place.size.put(&mut bytes);
         let (pool_id, slot, generation) = place
             .origin
             .map_or((0, 0, 0), |o| (o.pool_id, o.slot, o.generation));
-        bytes.extend_from_slice(&pool_id.to_le_bytes());
-        bytes.extend_from_slice(&slot.to_le_bytes());
-        bytes.extend_from_slice(&generation.to_le_bytes());
+        pool_id.put(&mut bytes);
+        slot.put(&mut bytes);
+        generation.put(&mut bytes);
     }
     bytes
 }
@@ -62,27 +63,24 @@ pub fn decode(bytes: &[u8]) -> Option<Vec<PartPlace>> {
     if places.is_empty() || places.len() > MAX_PARTS {
         return None;
     }
-    let place = |bytes: &[u8; PLACE_LEN]| {
-        let (region, rest) = bytes.split_first_chunk()?;
-        let (tag, rest) = rest.split_first_chunk()?;
-        let (offset, rest) = rest.split_first_chunk()?;
-        let (size, rest) = rest.split_first_chunk()?;
-        let (pool_id, rest) = rest.split_first_chunk()?;
-        let (slot, generation) = rest.split_first_chunk()?;
+    let place = |mut bytes: &[u8]| {
+        let from = &mut bytes;
+        let (region, tag) = (Field::take(from)?, Field::take(from)?);
+        let (offset, size) = (Field::take(from)?, Field::take(from)?);
         let origin = Origin {
-            pool_id: u64::from_le_bytes(*pool_id),
-            slot: u32::from_le_bytes(*slot),
-            generation: u32::from_le_bytes(generation.try_into().ok()?),
+            pool_id: Field::take(from)?,
+            slot: Field::take(from)?,
+            generation: Field::take(from)?,
         };
         Some(PartPlace {
-            region: u32::from_le_bytes(*region),
-            tag: u32::from_le_bytes(*tag),
-            offset: u64::from_le_bytes(*offset),
-            size: u64::from_le_bytes(*size),
+            region,
+            tag,
+            offset,
+            size,
             origin: (origin.generation != 0).then_some(origin),
         })
     };
-    places.iter().map(place).collect()
+    places.iter().map(|bytes| place(bytes)).collect()
 }
 
 /// The total size of a frame in parts. `None`: it overflows.
