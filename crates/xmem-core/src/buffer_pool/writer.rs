@@ -122,10 +122,6 @@ impl Writer {
         &self.producer
     }
 
-    fn is_of_this_process(&self) -> bool {
-        self.producer.is_of_this_process()
-    }
-
     pub(super) fn acquire(&self, spec: &SlotSpec) -> Result<Taken, WriteAccessError> {
         let lease = self.producer.acquire_buffer(spec)?;
         Ok(self.begin(lease))
@@ -238,7 +234,8 @@ impl Writer {
     ) -> Result<Vec<u32>, WriteAccessError> {
         let producer = &self.producer;
         // A forked child has no figures, and cannot acquire buffers.
-        let alone = self.is_of_this_process().then(|| lock(&self.setting_aside));
+        let is_own = producer.is_of_this_process();
+        let alone = is_own.then(|| lock(&self.setting_aside));
         let before = producer.stats();
         if alone.is_some() && count > producer.room_to_set_aside(spec)? {
             let (most, held, aside) = (before.max_slots, before.slots_held, before.set_aside);
