@@ -94,7 +94,7 @@ settings! {
      *
      * The source requests a key frame from the producer. Until that arrives, it drops the frames that refer to others
      * (`GST_BUFFER_FLAG_DELTA_UNIT`), because they can't be decoded. Raw frames, pictures (`image/...`), audio outside of
-     * containers and `application/x-yuv4mpeg` need no key frame.
+     * containers, `application/x-yuv4mpeg` and MPEG-TS without video need no key frame.
      */
     wait_for_keyframe: bool = true,
         "wait-for-keyframe", "Wait for Key Frame",

@@ -258,9 +258,7 @@ impl SourceStream {
 
     /// Whether each frame can be decoded alone, whatever its flags are.
     pub(super) fn has_only_key_frames(&self) -> bool {
-        let caps = self.caps();
-        let structure = caps.as_ref().and_then(|caps| caps.structure(0));
-        structure.is_some_and(|structure| !key_frame::is_needed(structure.name()))
+        self.lock().playback.has_only_key_frames
     }
 
     /// Replaces the sticky state, and the memory of the frames if that is known. Returns the previous state, whether the memory
@@ -297,6 +295,7 @@ pub(super) struct Playback {
     is_reversed: bool,
     problem: Option<Problem>,
     units: Units,
+    has_only_key_frames: bool,
 }
 
 /// What is played wrongly downstream, because its times are not those of the producer.
@@ -343,6 +342,7 @@ impl Default for Playback {
             is_reversed: false,
             problem: None,
             units: Units::default(),
+            has_only_key_frames: false,
         }
     }
 }
@@ -357,10 +357,11 @@ impl Playback {
         let caps = sticky.text(sticky::CAPS).unwrap_or_default();
         let parsed = sticky::parse_caps(caps);
         let is_raw = parsed.as_ref().is_some_and(|parsed| caps::is_raw(parsed));
+        let has_only_key_frames = parsed.is_some() && !key_frame::is_needed(caps);
         let units = match parsed {
             Some(parsed) if caps::is_container(&parsed) => Units::Bytes,
-            Some(_) if key_frame::is_needed(caps) => Units::Coded,
-            Some(_) => Units::Pictures,
+            Some(_) if has_only_key_frames => Units::Pictures,
+            Some(_) => Units::Coded,
             None => Units::Bytes,
         };
         let own_times = segment.filter(|_| mode != XmemSrcTimestampMode::Passthrough);
@@ -379,6 +380,7 @@ impl Playback {
                 Problem::of(segment, is_sound, is_coded)
             }),
             units,
+            has_only_key_frames,
         }
     }
 

@@ -193,6 +193,25 @@ fn frames_of_intra_only_formats_are_delivered_with_any_flags() {
     }
 }
 
+/// mpegtsmux marks no packet of it as one at which a reader can begin.
+#[test]
+fn sound_in_a_transport_stream_is_delivered() {
+    for settings in ["", "alignment=7", "m2ts-mode=true"] {
+        let pools = Pools::new();
+        let consumer = pools.launch("xmemsrc name=src pool=POOL ! fakesink sync=false");
+        consumer.play();
+        let producer = pools.launch(&format!(
+            "audiotestsrc num-buffers=50 ! avenc_aac ! mpegtsmux {settings} \
+             ! xmemsink name=sink pool=POOL pace=never {LOSSLESS}"
+        ));
+        producer.play();
+        producer.wait_eos();
+        consumer.wait_eos();
+        assert_eq!(consumer.stat("src", "undecodable"), 0, "{settings}");
+        assert!(consumer.stat("src", "zero-copy") > 0, "{settings}");
+    }
+}
+
 /// The number of warnings that name the way to avoid waiting for a key frame.
 fn warnings(receiver: &Receiver) -> usize {
     let warnings = receiver.pipeline.warnings().into_iter();

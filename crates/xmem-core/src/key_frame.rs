@@ -19,7 +19,8 @@ const AUDIO_CONTAINERS: [&str; 3] = ["audio/ogg", "audio/webm", "audio/x-matrosk
 ///
 /// Raw frames and pictures never refer to other frames, even if they have the flag DELTA_UNIT, because GstVideoEncoder sets this
 /// flag on each frame that the encoder does not mark as a sync point, and encoders of pictures, such as pngenc, mark none. The
-/// same applies to encoded audio: asfdemux marks no frame of it.
+/// same applies to encoded audio: asfdemux marks no frame of it. mpegtsmux marks no packet of a stream without video, which the
+/// `streamheader` in the caps shows.
 pub fn is_needed(caps: &str) -> bool {
     let end = caps.find([',', ';', '(']).unwrap_or(caps.len());
     let name = caps.get(..end).unwrap_or_default().trim();
@@ -27,8 +28,76 @@ pub fn is_needed(caps: &str) -> bool {
     let is_single = is_audio
         || name.ends_with("/x-raw")
         || name.starts_with("image/")
-        || name == "application/x-yuv4mpeg";
+        || name == "application/x-yuv4mpeg"
+        || (name == "video/mpegts" && is_without_video(caps));
     !name.is_empty() && !is_single
+}
+
+/// Whether the header of an MPEG transport stream lists streams, none of which is video.
+fn is_without_video(caps: &str) -> bool {
+    let header = caps.split_once("streamheader=(buffer)<");
+    let header = header.and_then(|(_, rest)| rest.split_once('>'));
+    let Some((packets, _)) = header else {
+        return false;
+    };
+    let mut packets = packets.split(',').filter_map(from_hex);
+    let streams = packets.find_map(|packet| streams_of(&packet));
+    streams.is_some_and(|streams| !streams.is_empty() && !streams.contains(&true))
+}
+
+fn from_hex(text: &str) -> Option<Vec<u8>> {
+    let digits = text.trim().as_bytes();
+    let byte = |pair: &[u8]| u8::from_str_radix(str::from_utf8(pair).ok()?, 16).ok();
+    let bytes: Option<Vec<u8>> = digits.chunks_exact(2).map(byte).collect();
+    bytes.filter(|bytes| bytes.len() * 2 == digits.len())
+}
+
+/// Whether each stream may be video, by a packet that has a whole table of streams (PMT, ISO/IEC 13818-1). `None`: it has none.
+fn streams_of(packet: &[u8]) -> Option<Vec<bool>> {
+    const SYNC: u8 = 0x47;
+    const TABLE: u8 = 2;
+    let number =
+        |bytes: &[u8]| Some(usize::from(u16::from_be_bytes(bytes.try_into().ok()?)) & 0xfff);
+    // With m2ts-mode, a time precedes the packet.
+    let packet = match packet {
+        [SYNC, ..] => packet,
+        _ => packet.get(4..)?,
+    };
+    // An adaptation field may precede the payload, and the end of another table the beginning of this one.
+    let payload = match (packet.get(3)? >> 4) & 3 {
+        1 => packet.get(4..)?,
+        3 => packet.get(5 + usize::from(*packet.get(4)?)..)?,
+        _ => return None,
+    };
+    let table = payload.get(1 + usize::from(*payload.first()?)..)?;
+    if *packet.first()? != SYNC || *table.first()? != TABLE {
+        return None;
+    }
+    let table = table.get(..3 + number(table.get(1..3)?)?)?;
+    let about_all = number(table.get(10..12)?)?;
+    // A checksum is at the end.
+    let mut rest = table.get(12 + about_all..table.len().checked_sub(4)?)?;
+    let mut streams = Vec::new();
+    while !rest.is_empty() {
+        let about = number(rest.get(3..5)?)?;
+        let descriptors = rest.get(5..5 + about)?;
+        streams.push(may_be_video(*rest.first()?, descriptors));
+        rest = rest.get(5 + about..)?;
+    }
+    Some(streams)
+}
+
+/// Whether a stream of this type may be video.
+fn may_be_video(kind: u8, descriptors: &[u8]) -> bool {
+    match kind {
+        // Private data, such as Opus, subtitles and KLV, but also these.
+        6 => [b"AV01", b"VP09"]
+            .iter()
+            .any(|it| descriptors.windows(4).any(|at| at == *it)),
+        // Sound of MPEG and AAC, sections, metadata, and the sound and subtitles of discs.
+        3 | 4 | 5 | 0xf | 0x11 | 0x15 | 0x1c | 0x81..=0x8a | 0x90..=0x92 => false,
+        _ => true,
+    }
 }
 
 /// Stops frames that cannot be decoded. The gate is closed initially.
@@ -157,6 +226,46 @@ mod tests {
         ] {
             assert_eq!(is_needed(caps), expected, "{caps}");
         }
+    }
+
+    #[test]
+    fn a_transport_stream_without_video_needs_no_key_frame() {
+        // From mpegtsmux of GStreamer 1.22, without stuffing.
+        const PROGRAMS: &str = "474000100000b00d0001c100000001e020a2c32941";
+        const OPUS: &str = "0002b01c0001c10000e041f00006e041f00a05044f7075737f0280019ff54cbf";
+        const AAC: &str = "0002b0120001c10000e041f0000fe041f0000a4405c7";
+        const H264: &str = "0002b0210001c10000e041f0001be041f00a050848444d56ff1b443f0fe042f0007\
+                            6d666e7";
+        let needed =
+            |header: &str| is_needed(&format!("video/mpegts, streamheader=(buffer)<{header}>"));
+        let packet = |table: &str| needed(&format!(" {PROGRAMS}, 47402010{table} "));
+        assert!(!packet(OPUS) && !packet(AAC));
+        assert!(packet(H264));
+        // AV1 and AAC.
+        let av1 = "0002b01d0001c10000e041f00006e041f006050441563031\
+                   0fe042f00000000000";
+        assert!(packet(av1));
+        // With an adaptation field, and with a time before the packet.
+        assert!(!needed(&format!("474020300200ff{AAC}")));
+        assert!(!needed(&format!("0011223347402010{AAC}")));
+        for unknown in [
+            "",
+            PROGRAMS,
+            "47",
+            "4740203",
+            "47402030",
+            "474020",
+            "xy",
+            "47402010ff",
+            "é",
+        ] {
+            assert!(needed(unknown), "{unknown}");
+        }
+        // Other processes write the caps.
+        for len in 0..AAC.len() {
+            assert!(packet(&AAC[..len]), "{len}");
+        }
+        assert!(is_needed("video/mpegts, systemstream=(boolean)true"));
     }
 
     #[test]
