@@ -19,7 +19,7 @@ use crate::Error;
 use crate::caps::Caps;
 use crate::format::to_stderr;
 use crate::launch::{exit_code, failure, failure_to_write, not_started};
-use crate::tool::{Event, interrupt, read_lines, stop_on_signals};
+use crate::tool::{Event, interrupt, read_lines, stop_on_signals, warning};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 
@@ -128,22 +128,4 @@ fn changed(pool: &OsStr, caps: &Caps, what: &str) -> Option<String> {
         "the frames changed from {before} to {now}, so the {what} ended there: start another one"
     );
     Some(printable(&text))
-}
-
-/// The text of a warning in a line of the tool's output.
-fn warning(line: &str) -> Option<&str> {
-    let (_, rest) = line.split_once("WARNING: from element ")?;
-    rest.split_once(": ").map(|(_, text)| text)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn warnings_are_recognized() {
-        let line = "WARNING: from element /GstPipeline:pipeline0/GstXmemSrc:xmemsrc0: Frames are missed: put a queue behind";
-        assert_eq!(warning(line), Some("Frames are missed: put a queue behind"));
-        assert_eq!(warning("Setting pipeline to PAUSED ..."), None);
-    }
 }

@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{Sender, channel};
 use std::thread;
 
 use rustix::process::{Pid, Signal, getpid, kill_process};
@@ -23,6 +23,8 @@ pub(crate) enum Event {
     Stop,
     /// The tool printed a line on standard error.
     Printed(String),
+    /// The text of a warning that an element posted.
+    Warned(String),
     /// The tool has ended.
     Ended,
 }
@@ -54,18 +56,31 @@ pub(crate) fn on_signals(
     Ok(())
 }
 
-/// Starts the tool, and sends what it prints.
+/// Starts the tool, and sends what it prints. It prints warnings on its standard output, unless it is quiet.
 pub(crate) fn start(command: &mut Command, events: Sender<Event>) -> Result<Child, Error> {
-    command.stdout(Stdio::null()).stderr(Stdio::piped());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
     // A separate process group: Ctrl+C would otherwise end the tool before this command can.
     command.process_group(0);
     let mut tool = command.spawn().map_err(not_started)?;
-    let stderr = tool.stderr.take();
-    let printed = events.clone();
+    let (stdout, stderr) = (tool.stdout.take(), tool.stderr.take());
+    let (printed, warned) = (events.clone(), events.clone());
+    // It ends with standard error.
+    let (not_needed, _) = channel();
+    read_lines(&mut tool, stdout, not_needed, move |line| {
+        if let Some(text) = warning(&line) {
+            let _ = warned.send(Event::Warned(text.to_owned()));
+        }
+    })?;
     read_lines(&mut tool, stderr, events, move |line| {
         let _ = printed.send(Event::Printed(line));
     })?;
     Ok(tool)
+}
+
+/// The text of a warning in a line of the tool's output.
+pub(crate) fn warning(line: &str) -> Option<&str> {
+    let (_, rest) = line.split_once("WARNING: from element ")?;
+    rest.split_once(": ").map(|(_, text)| text)
 }
 
 /// Calls `take` for each line of the tool's output, and sends an event when it ends.
@@ -98,4 +113,16 @@ pub(crate) fn or_end<T>(thread: io::Result<T>, tool: &mut Child) -> io::Result<T
         tool.wait()?;
     }
     thread
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warnings_are_recognized() {
+        let line = "WARNING: from element /GstPipeline:pipeline0/GstXmemSrc:xmemsrc0: Frames are missed: put a queue behind";
+        assert_eq!(warning(line), Some("Frames are missed: put a queue behind"));
+        assert_eq!(warning("Setting pipeline to PAUSED ..."), None);
+    }
 }

@@ -122,6 +122,7 @@ fn watch(
                 *printed += &line;
                 printed.push('\n');
             }
+            Ok(Event::Warned(text)) => to_stderr(printable(&text)),
             Ok(Event::Ended) | Err(RecvTimeoutError::Disconnected) => return end,
             Err(RecvTimeoutError::Timeout) if deadline.is_some() => return end,
             Err(RecvTimeoutError::Timeout) if progress.is_stuck() => return End::Stuck,

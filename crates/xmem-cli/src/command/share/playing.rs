@@ -52,6 +52,8 @@ pub(super) struct Playing {
     tool: Child,
     /// The newest lines of the tool's standard error.
     printed: Vec<String>,
+    /// The newest warning.
+    warned: Option<String>,
     /// The number of frames that were published.
     pub(super) published: u64,
     last_frame: Instant,
@@ -72,7 +74,6 @@ impl Playing {
         events: Sender<Event>,
     ) -> Result<Self, Error> {
         let mut command = child::dependent(TOOL);
-        command.arg("--quiet");
         match source {
             Some(source) => command.args(frames(share, source, has_alpha)),
             // It waits: nothing is written to its standard input.
@@ -107,6 +108,7 @@ impl Playing {
             has_source: source.is_some(),
             tool,
             printed: Vec::new(),
+            warned: None,
             published: 0,
             last_frame: Instant::now(),
             has_pool: false,
@@ -149,6 +151,14 @@ impl Playing {
                         self.printed.remove(0);
                     }
                     self.printed.push(line);
+                }
+                Ok(Event::Warned(text)) => {
+                    let text = source.without_secrets(&text);
+                    // A decoder may post the same one for each frame.
+                    if self.warned.as_ref() != Some(&text) {
+                        to_stderr(printable(&text));
+                        self.warned = Some(text);
+                    }
                 }
                 Ok(Event::Ended) | Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {}
