@@ -172,3 +172,17 @@ fn doctor_reports_a_directory_in_which_no_producer_can_start() {
         check("may not write to it");
     }
 }
+
+#[test]
+fn doctor_reports_a_directory_whose_path_is_too_long() {
+    let dir = TempDir::new().unwrap();
+    let long = dir.path().join("x".repeat(107));
+    let (findings, code) = doctor(&long, "/nowhere");
+    assert_eq!(code, 1);
+    let directory = finding(&findings, "runtime directory");
+    assert_eq!(directory["verdict"], "warning");
+    assert!(
+        directory["advice"].as_str().unwrap().contains("107"),
+        "{directory}"
+    );
+}

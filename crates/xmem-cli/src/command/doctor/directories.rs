@@ -10,6 +10,7 @@ use rustix::fs::{Access, access};
 use xmem_core::ConnectError;
 use xmem_core::discovery::{
     PoolEntry, check_runtime_dir, other_runtime_dirs, query_all, read_pools, runtime_dir,
+    socket_path,
 };
 
 use super::finding::Finding;
@@ -17,6 +18,8 @@ use crate::pools::State;
 
 const DIRECTORY: &str = "runtime directory";
 const POOLS: &str = "pools";
+/// A pool's name of usual length.
+const EXAMPLE: &str = "camera0";
 
 pub(super) fn check() -> Vec<Finding> {
     let mut findings = match read_pools() {
@@ -50,7 +53,9 @@ fn directory(dir: &Path) -> Finding {
             dir.display()
         ),
     };
-    let why_not = match check_runtime_dir() {
+    // A path has a maximum length.
+    let fits = check_runtime_dir().and_then(|_| socket_path(EXAMPLE));
+    let why_not = match fits {
         Err(error) => error.to_string(),
         Ok(_) if !is_writable(dir) => {
             "You may not write to it: set XMEM_RUNTIME_DIR to a directory that belongs to you"

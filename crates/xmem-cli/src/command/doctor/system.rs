@@ -5,6 +5,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::fs::StatVfsMountFlags;
 use rustix::process::{Resource, getrlimit};
 use tempfile::TempDir;
 use xmem_core::discovery::runtime_dir;
@@ -93,6 +94,10 @@ fn descriptors() -> Finding {
 fn segments() -> Option<Finding> {
     const CHECK: &str = "/dev/shm";
     let stat = rustix::fs::statvfs("/dev/shm").ok()?;
+    if stat.f_flag.contains(StatVfsMountFlags::RDONLY) {
+        let advice = "Use backing=memfd, the default, which does not use it, or mount it writable";
+        return Some(Finding::warning(CHECK, "read-only".to_owned(), advice));
+    }
     let free = stat.f_bavail.saturating_mul(stat.f_frsize);
     let what = format!("{} MiB free, for pools with backing=posix-shm", free >> 20);
     Some(if free < SEGMENTS {
