@@ -16,6 +16,9 @@ pyo3::import_exception!(xmem._errors, SystemFailure);
 
 /// The number of the system's error that is the cause of an error.
 pub(crate) fn errno_of(error: &(dyn std::error::Error + 'static)) -> Option<i32> {
+    if let Some(ConnectError::Denied { .. }) = error.downcast_ref() {
+        return Some(Errno::ACCESS.raw_os_error());
+    }
     std::iter::successors(Some(error), |error| error.source())
         .find_map(|error| error.downcast_ref::<std::io::Error>()?.raw_os_error())
 }

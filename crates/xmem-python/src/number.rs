@@ -2,8 +2,9 @@
 
 //! Python's integers, which are unbounded.
 
-use pyo3::exceptions::{PyOverflowError, PyValueError};
+use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyString};
 use xmem_core::monotonic_ns;
 
 /// A type of numbers from 0 to `MOST`.
@@ -47,6 +48,12 @@ pub(crate) fn count_or_none<T: Count>(number: &Bound<'_, PyAny>) -> PyResult<Opt
 
 /// Like `count`, for each number of a list.
 pub(crate) fn counts<T: Count>(numbers: &Bound<'_, PyAny>) -> PyResult<Vec<T>> {
+    if numbers.is_instance_of::<PyBytes>() || numbers.is_instance_of::<PyString>() {
+        return Err(PyTypeError::new_err(format!(
+            "{} is not a list of numbers",
+            numbers.repr()?
+        )));
+    }
     let numbers = numbers.try_iter()?;
     numbers.map(|number| count(&number?)).collect()
 }

@@ -71,6 +71,19 @@ def test_invalid_names(directory):
             xmem.BufferPool(pool)
 
 
+def test_lists_and_numbers_that_are_none(place):
+    """Bytes are not taken for a list of users, nor text for a number."""
+    for uids in (b"x", "1", 1):
+        with pytest.raises(TypeError):
+            xmem.Producer(place.path("p"), allow_uids=uids)
+    with pytest.raises(TypeError):
+        xmem.Channel(place.path("c"), inline="x")
+    with pytest.raises(TypeError):
+        xmem.Channel.connect(place.path("c"), inline=None, timeout=0)
+    with pytest.raises(ValueError, match="max-consumers is 0"):
+        xmem.Producer(place.path("p"), max_consumers=0)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

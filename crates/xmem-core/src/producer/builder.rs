@@ -212,9 +212,9 @@ impl ProducerBuilder {
                 settings.max_slots, settings.history
             )));
         }
-        if settings.max_consumers > MAX_CONSUMERS {
+        if !(1..=MAX_CONSUMERS).contains(&settings.max_consumers) {
             return Err(CreateError::Settings(format!(
-                "max-consumers is {}, and it may be at most {MAX_CONSUMERS}",
+                "max-consumers is {}, and it may be 1 to {MAX_CONSUMERS}",
                 settings.max_consumers
             )));
         }

@@ -109,6 +109,14 @@ fn bad_names_are_refused_on_both_sides() {
             "{error}"
         );
     }
+    for consumers in [0, u32::MAX] {
+        let builder = Producer::builder(place.pool()).max_consumers(consumers);
+        let error = builder.build().unwrap_err();
+        assert!(
+            matches!(&error, CreateError::Settings(text) if text.contains("max-consumers")),
+            "{error}"
+        );
+    }
     place.assert_clean();
 }
 

@@ -74,6 +74,8 @@ class FrameDataset(torch.utils.data.IterableDataset):
             raise ValueError("a data set has only frames: use a separate xmem.Consumer to receive events")
         self.pool = pool
         self.transform = transform if transform is not None else _to_tensor
+        if limit is not None and limit < 0:
+            raise ValueError(f"limit is {limit}, and must not be negative")
         self.limit = limit
         self.options = options
         # The epoch that each worker has joined. Loaders that run at the same time rarely use the same row.

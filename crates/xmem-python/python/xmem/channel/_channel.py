@@ -143,6 +143,7 @@ class Channel(Waiting):
         linger: float = 10.0,
     ) -> None:
         _check_timeout(linger)
+        inline = operator.index(inline)
         options = _options(budget, max_slots, max_bytes, lossless_timeout, allow_uids, max_receivers)
         self._start(_ChannelEnd.make(os.fspath(name), options), options, inline, linger)
 
@@ -174,6 +175,7 @@ class Channel(Waiting):
     def _join(cls, name, options, look, patience, inline, linger):
         """Searches for the maker for this many seconds of the remaining time."""
         _check_timeout(linger)
+        inline = operator.index(inline)
         end = _ChannelEnd.join(os.fspath(name), options, look, patience.left())
         self = cls.__new__(cls)
         self._start(end, options, inline, linger)
