@@ -121,7 +121,7 @@ pub(super) fn update(
     if begins {
         // All earlier events belong to the previous stream.
         old = Sticky::new();
-        let segment = started.begin_stream(units, is_next);
+        let segment = started.begin_stream(source.element, units, is_next);
         if source.settings.timestamp_mode != XmemSrcTimestampMode::Passthrough {
             source
                 .outgoing

@@ -292,10 +292,15 @@ impl Started {
     /// The entry whose sequence was compared last is of another stream than the one before it. `is_first`: no entry between them was
     /// missed. Returns the segment of the stream. `None`: that of GstBaseSrc.
     #[cold]
-    pub(super) fn begin_stream(&mut self, units: Units, is_first: bool) -> Option<&Segment> {
+    pub(super) fn begin_stream(
+        &mut self,
+        element: &gst_base::BaseSrc,
+        units: Units,
+        is_first: bool,
+    ) -> Option<&Segment> {
         self.header = Header::Due;
         self.has_joined_late &= !is_first;
-        self.to_running_time.begin_stream(units)
+        self.to_running_time.begin_stream(element, units)
     }
 
     /// The entry whose sequence was compared last was taken.

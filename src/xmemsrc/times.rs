@@ -34,6 +34,9 @@ const SLACK: gst::ClockTime = gst::ClockTime::from_mseconds(50);
 /// Shorter changes of the delay are not followed, because each change of the latency is visible.
 const STEP: gst::ClockTime = gst::ClockTime::from_mseconds(20);
 
+/// The first frame of a live stream is hardly older.
+const AGE: gst::ClockTime = gst::ClockTime::SECOND;
+
 /// The delay of the frames is measured for this time.
 const MEASURED_FOR: gst::ClockTime = gst::ClockTime::SECOND;
 
@@ -161,14 +164,24 @@ impl ToRunningTime {
     }
 
     /// The next frames are from another stream. Returns its segment. `None`: that of GstBaseSrc.
-    pub(super) fn begin_stream(&mut self, units: Units) -> Option<&Segment> {
+    pub(super) fn begin_stream(
+        &mut self,
+        src: &gst_base::BaseSrc,
+        units: Units,
+    ) -> Option<&Segment> {
         self.forget_delay();
-        // Demuxers pass a segment on, and their own times begin anew.
-        let end = match units {
+        let begin = match units {
+            // Demuxers pass a segment on, and their own times begin anew.
             Units::Bytes => gst::ClockTime::ZERO,
-            Units::Coded | Units::Pictures => self.latest,
+            // The first producer may have come long after the start.
+            _ if self.latest.is_zero() => Origin::of_present(src.upcast_ref())
+                .map_or(gst::ClockTime::ZERO, |origin| {
+                    origin.to_running_time(xmem_core::monotonic_ns())
+                })
+                .saturating_sub(AGE),
+            _ => self.latest,
         };
-        self.window.begin_stream(end)
+        self.window.begin_stream(begin)
     }
 
     /// The delay and the intervals of another stream may be others.

@@ -64,12 +64,12 @@ impl Cut {
 }
 
 impl Window {
-    /// Begins a stream. The previous one ended at `end`, and elements such as videorate fill the time from the start of a segment to
-    /// its first frame. Returns the segment. `None`: that of GstBaseSrc.
-    pub(super) fn begin_stream(&mut self, end: gst::ClockTime) -> Option<&Segment> {
+    /// Begins a stream with a segment from `begin` on. Elements such as videorate fill the time from the start of a segment to its
+    /// first frame. Returns the segment. `None`: that of GstBaseSrc.
+    pub(super) fn begin_stream(&mut self, begin: gst::ClockTime) -> Option<&Segment> {
         *self = Self::default();
-        if !end.is_zero() {
-            self.sent = Some(open_from(end));
+        if !begin.is_zero() {
+            self.sent = Some(open_from(begin));
         }
         self.sent.as_ref()
     }

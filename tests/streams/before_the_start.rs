@@ -454,6 +454,27 @@ fn a_stream_begins_where_the_previous_one_ended() {
     }
 }
 
+/// Otherwise videorate would send the first frame for all the time that the consumer has waited.
+#[test]
+fn the_first_stream_begins_when_its_producer_comes() {
+    let pools = Pools::new();
+    let consumer = pools.launch(
+        "xmemsrc pool=POOL ! videorate ! video/x-raw,framerate=50/1 ! fakesink name=out sync=false",
+    );
+    let pad = consumer.by_name("out").static_pad("sink").unwrap();
+    let times = note(&pad, gst::PadProbeType::BUFFER, |info| info.buffer()?.pts());
+    consumer.play();
+    let now = || consumer.0.current_running_time().unwrap_or_default();
+    until("three seconds", || now() > 3 * gst::ClockTime::SECOND);
+    let producer = pools.launch(&format!(
+        "videotestsrc num-buffers=9 is-live=true ! {CAPS} ! xmemsink name=sink pool=POOL {LOSSLESS}"
+    ));
+    producer.play();
+    consumer.wait_eos();
+    let first = times.lock().unwrap()[0];
+    assert!(first > gst::ClockTime::SECOND, "{first}");
+}
+
 /// The presentation times of a stream in a file, in seconds, sorted.
 fn times_in(file: &str, stream: &str) -> Vec<f64> {
     let probe = Command::new("ffprobe")
