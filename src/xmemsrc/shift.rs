@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The shift by which streams are delayed.
+//! The shift by which streams are delayed, and the time that is missing between frames, by which it may shrink.
 //!
 //! Streams that were held up, such as those of a file, share a shift if they come from one pipeline of a producer: audio and video
 //! come from two pools. All live streams of a consumer's pipeline share one shift, which is fixed by the first of them.
@@ -13,7 +13,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::lock;
+use crate::{lock, stream::timing};
+
+/// Streams of one file start at most about this far apart.
+pub(super) const MARGIN: gst::ClockTime = gst::ClockTime::from_mseconds(500);
 
 /// The streams that share a shift.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -163,6 +166,37 @@ impl Shift {
     }
 }
 
+/// The intervals between the frames of a stream, on CLOCK_MONOTONIC.
+#[derive(Debug, Default)]
+pub(super) struct Spacing {
+    latest: Option<i64>,
+    /// The longest interval without a gap.
+    usual: gst::ClockTime,
+}
+
+impl Spacing {
+    /// The time that is missing between the previous frames and this one.
+    pub(super) fn missing(
+        &mut self,
+        time: i64,
+        duration: Option<gst::ClockTime>,
+    ) -> gst::ClockTime {
+        let latest = self.latest.replace(time.max(self.latest.unwrap_or(time)));
+        let step = timing::elapsed(latest.unwrap_or(time), time);
+        let usual = self.usual.max(duration.unwrap_or_default());
+        let most = if usual.is_zero() {
+            MARGIN
+        } else {
+            usual.saturating_add(usual / 2)
+        };
+        if step > most {
+            return step.saturating_sub(usual);
+        }
+        self.usual = usual.max(step);
+        gst::ClockTime::ZERO
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::thread;
@@ -227,5 +261,36 @@ mod tests {
         let shift = time(2).nseconds().cast_signed();
         assert_eq!((video.get(), sound.get()), (shift, shift));
         assert_eq!(Shift::of(Some(Key::Live(8))).get(), 0);
+    }
+
+    const fn ms(ms: u64) -> gst::ClockTime {
+        gst::ClockTime::from_mseconds(ms)
+    }
+
+    /// The missing time before each frame, in milliseconds.
+    fn missing(duration: Option<u64>, times: &[i64]) -> Vec<u64> {
+        let mut spacing = Spacing::default();
+        let each = times.iter().map(|time| {
+            spacing
+                .missing(time * 1_000_000, duration.map(ms))
+                .mseconds()
+        });
+        each.collect()
+    }
+
+    #[test]
+    fn a_gap_is_longer_than_the_usual_interval() {
+        assert_eq!(
+            missing(Some(33), &[0, 33, 66, 132, 166, 1_166, 1_200]),
+            [0, 0, 0, 33, 0, 966, 0]
+        );
+        assert_eq!(missing(None, &[0, 40, 80, 160, 240]), [0, 0, 0, 40, 40]);
+        // The caps of a camera state 30 frames per second. In the dark it delivers 25.
+        assert_eq!(missing(Some(33), &[0, 40, 80, 120]), [0; 4]);
+        // Several packets of one frame.
+        assert_eq!(missing(None, &[0, 0, 0, 33, 33, 66]), [0; 6]);
+        // In decoding order.
+        assert_eq!(missing(Some(33), &[66, 0, 33, 99]), [0; 4]);
+        assert_eq!(missing(None, &[0, 60_000, 60_033]), [0, 60_000, 0]);
     }
 }

@@ -17,7 +17,7 @@ use super::{
     base::CAT,
     latency::{self, Delays},
     settings::{Settings, XmemSrcStartFrom, XmemSrcTimestampMode},
-    shift::{Gathering, Key, Shift},
+    shift::{Gathering, Key, MARGIN, Shift, Spacing},
     stream::{Playback, Units},
     window::{Segment, Window},
 };
@@ -25,9 +25,6 @@ use crate::{
     lock,
     stream::timing::{self, ClockOffset, Origin},
 };
-
-/// Streams of one file start at most about this far apart.
-const MARGIN: gst::ClockTime = gst::ClockTime::from_mseconds(500);
 
 /// Encoders do not keep exactly to the latency that they report, or report none.
 const SLACK: gst::ClockTime = gst::ClockTime::from_mseconds(50);
@@ -39,33 +36,6 @@ const AGE: gst::ClockTime = gst::ClockTime::SECOND;
 
 /// The delay of the frames is measured for this time.
 const MEASURED_FOR: gst::ClockTime = gst::ClockTime::SECOND;
-
-/// The intervals between the frames of a stream, on CLOCK_MONOTONIC.
-#[derive(Debug, Default)]
-struct Spacing {
-    latest: Option<i64>,
-    /// The longest interval without a gap.
-    usual: gst::ClockTime,
-}
-
-impl Spacing {
-    /// The time that is missing between the previous frames and this one.
-    fn missing(&mut self, time: i64, duration: Option<gst::ClockTime>) -> gst::ClockTime {
-        let latest = self.latest.replace(time.max(self.latest.unwrap_or(time)));
-        let step = timing::elapsed(latest.unwrap_or(time), time);
-        let usual = self.usual.max(duration.unwrap_or_default());
-        let most = if usual.is_zero() {
-            MARGIN
-        } else {
-            usual.saturating_add(usual / 2)
-        };
-        if step > most {
-            return step.saturating_sub(usual);
-        }
-        self.usual = usual.max(step);
-        gst::ClockTime::ZERO
-    }
-}
 
 /// The times of a buffer.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -109,6 +79,8 @@ pub(super) struct ToRunningTime {
     resumed_at: gst::ClockTime,
     /// The latest end of a frame.
     latest: gst::ClockTime,
+    /// With `timestamp-mode=arrival`: the time of the last frame.
+    arrived: Option<gst::ClockTime>,
     /// The pipeline was paused after the last frame.
     was_paused: bool,
     /// The stream needs a greater shift than the one that it shares, so frames from before the start are left out.
@@ -282,9 +254,15 @@ impl ToRunningTime {
             // by that.
             let published_at = lease.info().published_at;
             let origin = self.origin_of_arrival(origin, published_at, playback);
-            let arrival = origin.to_running_time(published_at).max(self.resumed_at);
+            let mut arrival = origin.to_running_time(published_at).max(self.resumed_at);
             if arrival == self.resumed_at {
                 is_early = self.is_early(origin, [Some(published_at); 2], meta, playback);
+                // Two frames that are hardly early would have the same time.
+                let next = |before: gst::ClockTime| before + gst::ClockTime::NSECOND;
+                arrival = arrival.max(self.arrived.map_or(arrival, next));
+            }
+            if !is_early {
+                self.arrived = Some(arrival);
             }
             // Frames in decoding order keep the distance between their PTS and DTS.
             let raw = raw();
@@ -366,6 +344,7 @@ impl ToRunningTime {
         let resumed = src.start_time().unwrap_or_default();
         if resumed.is_zero() {
             self.latest = gst::ClockTime::ZERO;
+            self.arrived = None;
         }
         self.resumed_at = if self.is_live() {
             // Frames are later than their times by the latency, so those of the pause's end have earlier times.
@@ -671,41 +650,5 @@ impl FromRunningTime {
         let ahead = self.ahead.load(Ordering::Relaxed);
         (ahead != UNKNOWN && segment.rate() == 1.0)
             .then(|| ahead.saturating_add_unsigned(pts.nseconds()))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const fn ms(ms: u64) -> gst::ClockTime {
-        gst::ClockTime::from_mseconds(ms)
-    }
-
-    /// The missing time before each frame, in milliseconds.
-    fn missing(duration: Option<u64>, times: &[i64]) -> Vec<u64> {
-        let mut spacing = Spacing::default();
-        let each = times.iter().map(|time| {
-            spacing
-                .missing(time * 1_000_000, duration.map(ms))
-                .mseconds()
-        });
-        each.collect()
-    }
-
-    #[test]
-    fn a_gap_is_longer_than_the_usual_interval() {
-        assert_eq!(
-            missing(Some(33), &[0, 33, 66, 132, 166, 1_166, 1_200]),
-            [0, 0, 0, 33, 0, 966, 0]
-        );
-        assert_eq!(missing(None, &[0, 40, 80, 160, 240]), [0, 0, 0, 40, 40]);
-        // The caps of a camera state 30 frames per second. In the dark it delivers 25.
-        assert_eq!(missing(Some(33), &[0, 40, 80, 120]), [0; 4]);
-        // Several packets of one frame.
-        assert_eq!(missing(None, &[0, 0, 0, 33, 33, 66]), [0; 6]);
-        // In decoding order.
-        assert_eq!(missing(Some(33), &[66, 0, 33, 99]), [0; 4]);
-        assert_eq!(missing(None, &[0, 60_000, 60_033]), [0, 60_000, 0]);
     }
 }
