@@ -82,19 +82,20 @@ impl Window {
     /// Follows a frame to its segment.
     #[inline]
     pub(super) fn follow(&mut self, playback: &Playback, meta: &FrameMeta, times: &BufferTimes) {
-        if playback.shown().is_some() || self.of.is_some() {
+        let is_plain = self.of.is_none() && playback.shown().is_none();
+        if !is_plain {
             self.follow_encoded(playback, meta, times);
-        } else {
+        } else if self.sent.is_some() {
             self.keep_open(times);
         }
     }
 
     /// A frame that begins before its segment would be left out, such as one after a flush.
-    #[inline]
+    #[inline(never)]
     pub(super) fn keep_open(&mut self, times: &BufferTimes) {
-        let start = self.sent.as_ref().and_then(|sent| sent.start());
-        if let Some(earliest) = times.earliest()
-            && start.is_some_and(|start| earliest < start)
+        if let Some(sent) = &self.sent
+            && let Some(earliest) = times.earliest()
+            && sent.start().is_some_and(|start| earliest < start)
         {
             self.sent = Some(open_from(earliest));
             self.is_due = true;
