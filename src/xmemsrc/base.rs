@@ -202,12 +202,12 @@ impl Outgoing {
         let offset = pad.offset();
         let mut state = lock(&self.state);
         match event.type_() {
+            // GstBaseSrc starts a stream before there is a producer. The segment before a later one still applies.
             gst::EventType::StreamStart => {
-                // GstBaseSrc starts a stream before there is a producer.
-                if state.start.as_ref().map(|start| start.seqnum) != Some(event.seqnum()) {
+                let own = state.start.as_ref().map(|start| start.seqnum);
+                if own != Some(event.seqnum()) {
                     return Correction::Drop;
                 }
-                state.sent = None;
             }
             gst::EventType::Segment => return state.correct_segment(event, offset),
             gst::EventType::FlushStart => state.eos = None,

@@ -122,10 +122,10 @@ pub(super) fn update(
         // All earlier events belong to the previous stream.
         old = Sticky::new();
         let segment = started.begin_stream(source.element, units, is_next);
-        if source.settings.timestamp_mode != XmemSrcTimestampMode::Passthrough {
-            source
-                .outgoing
-                .set_segment(segment.map(|segment| segment.clone().upcast()));
+        let segment = segment.map(|segment| segment.clone().upcast());
+        let is_converted = source.settings.timestamp_mode != XmemSrcTimestampMode::Passthrough;
+        if is_converted && (units == Units::Bytes || source.outgoing.own_segment() != segment) {
+            source.outgoing.set_segment(segment);
         }
     }
     let pad = source.element.src_pad();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The state of a source between start and stop: the parts that its streaming thread works with, its statistics, its position in the
-//! stream, and the gate that drops frames until a key frame arrives.
+//! The state of a source between start and stop: the parts that its streaming thread works with, its statistics, its position in
+//! the stream, and the gate that drops frames until a key frame arrives.
 
 use std::{
     mem::{replace, take},
@@ -290,7 +290,7 @@ impl Started {
     }
 
     /// The entry whose sequence was compared last is of another stream than the one before it. `is_first`: no entry between them was
-    /// missed. Returns the segment of the stream. `None`: that of GstBaseSrc.
+    /// missed. Returns the segment that applies. `None`: that of GstBaseSrc.
     #[cold]
     pub(super) fn begin_stream(
         &mut self,

@@ -135,25 +135,24 @@ impl ToRunningTime {
         self.forget_delay();
     }
 
-    /// The next frames are from another stream. Returns its segment. `None`: that of GstBaseSrc.
+    /// The next frames are from another stream. Returns the segment that applies. `None`: that of GstBaseSrc.
     pub(super) fn begin_stream(
         &mut self,
         src: &gst_base::BaseSrc,
         units: Units,
     ) -> Option<&Segment> {
         self.forget_delay();
-        let begin = match units {
-            // Demuxers pass a segment on, and their own times begin anew.
-            Units::Bytes => gst::ClockTime::ZERO,
-            // The first producer may have come long after the start.
-            _ if self.latest.is_zero() => Origin::of_present(src.upcast_ref())
-                .map_or(gst::ClockTime::ZERO, |origin| {
-                    origin.to_running_time(xmem_core::monotonic_ns())
-                })
-                .saturating_sub(AGE),
-            _ => self.latest,
-        };
-        self.window.begin_stream(begin)
+        if units == Units::Bytes {
+            // Demuxers pass a segment on, and have times of their own.
+            self.window = Window::default();
+        } else if self.latest.is_zero() && self.window.segment().is_none() {
+            // The producer may have come long after the start.
+            let now = Origin::of_present(src.upcast_ref())
+                .map(|origin| origin.to_running_time(xmem_core::monotonic_ns()));
+            let begin = now.unwrap_or_default().saturating_sub(AGE);
+            self.window.begin_at(begin);
+        }
+        self.window.segment()
     }
 
     /// The delay and the intervals of another stream may be others.

@@ -23,6 +23,8 @@ pub(super) struct Window {
     is_due: bool,
     /// The producer's segment for which it was sent.
     of: Option<Segment>,
+    /// When the first stream began.
+    begin: gst::ClockTime,
 }
 
 /// Times of a clock that is measured differ by less, and a sample is longer.
@@ -64,13 +66,16 @@ impl Cut {
 }
 
 impl Window {
-    /// Begins a stream with a segment from `begin` on. Elements such as videorate fill the time from the start of a segment to its
-    /// first frame. Returns the segment. `None`: that of GstBaseSrc.
-    pub(super) fn begin_stream(&mut self, begin: gst::ClockTime) -> Option<&Segment> {
-        *self = Self::default();
-        if !begin.is_zero() {
-            self.sent = Some(open_from(begin));
-        }
+    /// Begins the first stream with a segment from `begin` on. Elements such as videorate fill the time from the start of a segment
+    /// to its first frame. The segment applies to later streams too, because these elements would fill that time once more, and an
+    /// encoder that still has frames of the previous stream sends them after the segment of the next one.
+    pub(super) fn begin_at(&mut self, begin: gst::ClockTime) {
+        self.begin = begin;
+        self.sent = (!begin.is_zero()).then(|| open_from(begin));
+    }
+
+    /// The segment that was sent, or is due. `None`: that of GstBaseSrc.
+    pub(super) fn segment(&self) -> Option<&Segment> {
         self.sent.as_ref()
     }
 
@@ -132,17 +137,24 @@ impl Window {
             }
         }
         self.of = shown.cloned();
+        let earliest = times.earliest().unwrap_or(own);
         self.sent = Some(match shown {
-            Some(shown) => converted(shown, producers, own),
-            None => open_from(times.earliest().unwrap_or(own)),
+            // The producer may have begun long before.
+            Some(shown) => converted(shown, producers, own, self.begin.min(earliest)),
+            None => open_from(earliest),
         });
         self.is_due = true;
     }
 }
 
-/// The producer's segment in times of this pipeline. The same frame has the time `producers` there and `own` here. The time of a
-/// frame stays its running time.
-fn converted(shown: &Segment, producers: gst::ClockTime, own: gst::ClockTime) -> Segment {
+/// The producer's segment in times of this pipeline, from `begin` on. The same frame has the time `producers` there and `own` here.
+/// The time of a frame stays its running time.
+fn converted(
+    shown: &Segment,
+    producers: gst::ClockTime,
+    own: gst::ClockTime,
+    begin: gst::ClockTime,
+) -> Segment {
     let time = |time: gst::ClockTime| {
         let distance = |from: gst::ClockTime, to: gst::ClockTime| {
             let nanoseconds = to.saturating_sub(from).nseconds() as f64 / shown.rate();
@@ -151,7 +163,7 @@ fn converted(shown: &Segment, producers: gst::ClockTime, own: gst::ClockTime) ->
         own.saturating_add(distance(producers, time))
             .saturating_sub(distance(time, producers))
     };
-    let mut window = open_from(time(shown.start().unwrap_or_default()));
+    let mut window = open_from(time(shown.start().unwrap_or_default()).max(begin));
     window.set_stop(shown.stop().map(time));
     window.set_flags(shown.flags() & TRICKS);
     window

@@ -127,13 +127,12 @@ fn a_source_without_frames_is_started_again() {
 }
 
 #[test]
-fn warnings_are_printed_once() {
+fn warnings_are_printed() {
     let pools = prepared();
     let share = share(&pools, "xmemsrc pool=absent ! identity", &[]);
     until("a warning", || {
         share.log().contains("Waiting for a producer of pool")
     });
-    assert_eq!(share.log().matches("Waiting for a producer").count(), 1);
     ends_by(share, Signal::INT);
 }
 

@@ -40,9 +40,11 @@ fn is_without_video(caps: &str) -> bool {
     let Some((packets, _)) = header else {
         return false;
     };
-    let mut packets = packets.split(',').filter_map(from_hex);
-    let streams = packets.find_map(|packet| streams_of(&packet));
-    streams.is_some_and(|streams| !streams.is_empty() && !streams.contains(&true))
+    let packets = packets.split(',').filter_map(from_hex);
+    // One table for each programme.
+    let tables = packets.filter_map(|packet| streams_of(&packet));
+    let streams: Vec<bool> = tables.flatten().collect();
+    !streams.is_empty() && !streams.contains(&true)
 }
 
 fn from_hex(text: &str) -> Option<Vec<u8>> {
@@ -241,6 +243,7 @@ mod tests {
         let packet = |table: &str| needed(&format!(" {PROGRAMS}, 47402010{table} "));
         assert!(!packet(OPUS) && !packet(AAC));
         assert!(packet(H264));
+        assert!(packet(&format!("{AAC}, 47402010{H264}")));
         // AV1 and AAC.
         let av1 = "0002b01d0001c10000e041f00006e041f006050441563031\
                    0fe042f00000000000";

@@ -4,7 +4,7 @@
 
 use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyString};
+use pyo3::types::{PyByteArray, PyBytes, PyString};
 use xmem_core::monotonic_ns;
 
 /// A type of numbers from 0 to `MOST`.
@@ -48,7 +48,10 @@ pub(crate) fn count_or_none<T: Count>(number: &Bound<'_, PyAny>) -> PyResult<Opt
 
 /// Like `count`, for each number of a list.
 pub(crate) fn counts<T: Count>(numbers: &Bound<'_, PyAny>) -> PyResult<Vec<T>> {
-    if numbers.is_instance_of::<PyBytes>() || numbers.is_instance_of::<PyString>() {
+    let is_text = numbers.is_instance_of::<PyBytes>()
+        || numbers.is_instance_of::<PyByteArray>()
+        || numbers.is_instance_of::<PyString>();
+    if is_text {
         return Err(PyTypeError::new_err(format!(
             "{} is not a list of numbers",
             numbers.repr()?

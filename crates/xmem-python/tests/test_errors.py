@@ -73,7 +73,7 @@ def test_invalid_names(directory):
 
 def test_lists_and_numbers_that_are_none(place):
     """Bytes are not taken for a list of users, nor text for a number."""
-    for uids in (b"x", "1", 1):
+    for uids in (b"x", bytearray(b"x"), "1", 1):
         with pytest.raises(TypeError):
             xmem.Producer(place.path("p"), allow_uids=uids)
     with pytest.raises(TypeError):

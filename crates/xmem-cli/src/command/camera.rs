@@ -99,9 +99,12 @@ fn watch(
 ) -> End {
     let mut end = End::Ended;
     let mut deadline: Option<Instant> = None;
+    let mut next_look = Instant::now() + STUCK;
+    let mut warned = None;
     loop {
-        let left = deadline.map(|it| it.saturating_duration_since(Instant::now()));
-        match events.recv_timeout(left.unwrap_or(STUCK)) {
+        let end_of_wait = deadline.unwrap_or(next_look);
+        let left = end_of_wait.saturating_duration_since(Instant::now());
+        match events.recv_timeout(left) {
             Ok(Event::Stop) => {
                 end = End::Stopped;
                 deadline.get_or_insert(Instant::now() + END_TIMEOUT);
@@ -122,11 +125,16 @@ fn watch(
                 *printed += &line;
                 printed.push('\n');
             }
-            Ok(Event::Warned(text)) => to_stderr(printable(&text)),
+            Ok(Event::Warned(text)) => {
+                if warned.as_ref() != Some(&text) {
+                    to_stderr(printable(&text));
+                    warned = Some(text);
+                }
+            }
             Ok(Event::Ended) | Err(RecvTimeoutError::Disconnected) => return end,
             Err(RecvTimeoutError::Timeout) if deadline.is_some() => return end,
             Err(RecvTimeoutError::Timeout) if progress.is_stuck() => return End::Stuck,
-            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Timeout) => next_look = Instant::now() + STUCK,
         }
     }
 }

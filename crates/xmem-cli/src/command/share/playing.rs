@@ -31,6 +31,8 @@ const LINGER: Duration = Duration::from_secs(5);
 const OWN: &str = "xmem share";
 /// The number of lines of the tool's output that are kept to find the reason of its end.
 const LINES: usize = 100;
+/// The number of warnings that are kept so that none of them is printed again.
+const WARNINGS: usize = 8;
 
 /// The result of a run.
 pub(super) enum Outcome {
@@ -52,8 +54,8 @@ pub(super) struct Playing {
     tool: Child,
     /// The newest lines of the tool's standard error.
     printed: Vec<String>,
-    /// The newest warning.
-    warned: Option<String>,
+    /// The newest warnings.
+    warned: Vec<String>,
     /// The number of frames that were published.
     pub(super) published: u64,
     last_frame: Instant,
@@ -108,7 +110,7 @@ impl Playing {
             has_source: source.is_some(),
             tool,
             printed: Vec::new(),
-            warned: None,
+            warned: Vec::new(),
             published: 0,
             last_frame: Instant::now(),
             has_pool: false,
@@ -154,10 +156,11 @@ impl Playing {
                 }
                 Ok(Event::Warned(text)) => {
                     let text = source.without_secrets(&text);
-                    // A decoder may post the same one for each frame.
-                    if self.warned.as_ref() != Some(&text) {
+                    // A decoder may post the same ones for each frame.
+                    if !self.warned.contains(&text) {
                         to_stderr(printable(&text));
-                        self.warned = Some(text);
+                        self.warned.truncate(WARNINGS - 1);
+                        self.warned.insert(0, text);
                     }
                 }
                 Ok(Event::Ended) | Err(RecvTimeoutError::Disconnected) => break,
