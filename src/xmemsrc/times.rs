@@ -257,7 +257,7 @@ impl ToRunningTime {
             if arrival == self.resumed_at {
                 is_early = self.is_early(origin, [Some(published_at); 2], meta, playback);
                 // Two frames that are hardly early would have the same time.
-                let next = |before: gst::ClockTime| before + gst::ClockTime::NSECOND;
+                let next = |before: gst::ClockTime| before.saturating_add(gst::ClockTime::NSECOND);
                 arrival = arrival.max(self.arrived.map_or(arrival, next));
             }
             if !is_early {
