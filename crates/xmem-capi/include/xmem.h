@@ -274,17 +274,15 @@ typedef struct xmem_slot_info {
 } xmem_slot_info;
 #define XMEM_SLOT_INFO {sizeof(xmem_slot_info), NULL, 0, 0, 0, {{NULL, 0, 0, 0}}}
 
-/* Fields that are 0 are not known. */
+/* The times of a frame to publish. Those of an xmem_frame_info can be passed on as they are. */
 typedef struct xmem_times {
     size_t struct_size;
-    int64_t timestamp; /* when the frame is due, on CLOCK_MONOTONIC. 0: now */
-    int64_t pts;
-    int64_t dts;
-    int64_t duration;
-    uint32_t flags;    /* as GstBufferFlags */
+    int64_t timestamp;          /* when the frame is due, on CLOCK_MONOTONIC. 0 or XMEM_NO_TIME: now */
+    int64_t pts, dts, duration; /* of your stream, or XMEM_NO_TIME, as XMEM_TIMES sets them */
+    uint32_t flags;             /* as GstBufferFlags */
     uint32_t reserved;
 } xmem_times;
-#define XMEM_TIMES {sizeof(xmem_times), 0, 0, 0, 0, 0, 0}
+#define XMEM_TIMES {sizeof(xmem_times), 0, XMEM_NO_TIME, XMEM_NO_TIME, XMEM_NO_TIME, 0, 0}
 
 /* Creates a pool. Only one process at a time can be the producer of a pool. `options` may be NULL. */
 xmem_result xmem_producer_create(const char *pool, const xmem_producer_options *options, xmem_producer *producer);

@@ -97,7 +97,8 @@ impl<T> Out<T> {
 
 /// A structure of C that begins with its size. All of its fields may be 0.
 pub(crate) unsafe trait Sized0: Copy {
-    fn zero() -> Self {
+    /// What a caller means who passes no structure.
+    fn defaults() -> Self {
         // SAFETY: the trait says so.
         unsafe { MaybeUninit::zeroed().assume_init() }
     }
@@ -114,7 +115,7 @@ pub(crate) unsafe trait Sized0: Copy {
 
     /// A copy of the caller's, which may be of an older or a newer version. Without one, the defaults.
     unsafe fn read(from: *const Self, what: &str) -> Result<Self, Failure> {
-        let mut value = Self::zero();
+        let mut value = Self::defaults();
         if from.is_null() {
             return Ok(value);
         }

@@ -42,7 +42,7 @@ impl Deref for Handle {
 }
 
 /// A time that is not known.
-const NO_TIME: i64 = i64::MIN;
+pub(crate) const NO_TIME: i64 = i64::MIN;
 
 /// A frame, held in its slot or copied.
 pub(crate) struct Frame {

@@ -4,9 +4,9 @@
 #![allow(unsafe_code)] // functions and pointers of C
 
 use std::ffi::{c_int, c_void};
-use std::ptr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use std::{mem, ptr};
 
 use xmem_core::{FrameFlags, FrameMeta, WriteLease, monotonic_ns};
 
@@ -14,6 +14,7 @@ use crate::border::{Out, Sized0, call, limit};
 use crate::device::Writing;
 use crate::entries::Held;
 use crate::error::{Code, Failure};
+use crate::frame::NO_TIME;
 use crate::handles::{Table, inside, lock};
 use crate::planes::{Piece, Planes};
 use crate::producer::{Producer, Video};
@@ -57,12 +58,24 @@ pub(crate) struct Times {
 }
 
 // SAFETY: numbers.
-unsafe impl Sized0 for Times {}
+unsafe impl Sized0 for Times {
+    /// `XMEM_TIMES` of xmem.h.
+    fn defaults() -> Self {
+        Self {
+            struct_size: mem::size_of::<Self>(),
+            timestamp: 0,
+            pts: NO_TIME,
+            dts: NO_TIME,
+            duration: NO_TIME,
+            flags: 0,
+            reserved: 0,
+        }
+    }
+}
 
 impl Times {
-    /// In a structure that is filled with zeros, the frame is due now, and nothing else is known.
     fn describe(&self, meta: &mut FrameMeta) {
-        let known = |time: i64| u64::try_from(time).ok().filter(|time| *time > 0);
+        let known = |time: i64| u64::try_from(time).ok();
         meta.flags = FrameFlags::from_bits(self.flags);
         meta.timestamp = Some(if self.timestamp > 0 {
             self.timestamp

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use xmem_core::{
     Attachments, Consumer, Delivery, FrameFlags, FrameMeta, Producer, Sticky, VideoLayout, Wait,
+    monotonic_ns,
 };
 
 use crate::abi::{functions, header};
@@ -146,6 +147,39 @@ fn a_frame_of_rust_is_the_same_in_c() {
         !succeeded && lines[0].contains("-11 the planes of the frame are outside"),
         "{lines:?}"
     );
+}
+
+/// A time of 0 is a time, and a frame has those that the caller knows.
+#[test]
+fn a_frame_of_c_has_its_times() {
+    let lab = Lab::new();
+    let times = lab.compile("gcc", "tests/c/times.c", &[]);
+    let mut command = lab.command(&times);
+    command.arg(lab.pool());
+    let begin = monotonic_ns();
+    let running = Running::new(command);
+    let mut consumer = Consumer::builder(lab.pool())
+        .connect_wait(PATIENCE)
+        .unwrap();
+    let received = [(); 6].map(|()| {
+        let frame = consumer.receive(PATIENCE).unwrap();
+        let meta = frame.meta();
+        let is_now = meta.timestamp.unwrap() >= begin;
+        (is_now, meta.pts, meta.dts, meta.duration)
+    });
+    let unknown = (true, None, None, None);
+    assert_eq!(
+        received,
+        [
+            unknown,
+            unknown,
+            (true, Some(0), Some(0), Some(0)),
+            (false, Some(40), Some(30), Some(20)),
+            (false, Some(40), None, None),
+            (true, Some(40), None, Some(20)),
+        ]
+    );
+    assert!(running.end().1);
 }
 
 #[test]
