@@ -401,6 +401,23 @@ fn a_recording_replaces_no_file_and_follows_no_link() {
 
 /// Otherwise the author of a file could make the command open any other one.
 #[test]
+fn a_recording_has_its_time_in_its_name() {
+    let pools = prepared();
+    let _producer = live(&pools, "");
+    let file = pools.file("a-%t.mkv");
+    record(&pools, file.to_str().unwrap(), &[]);
+    let files = fs::read_dir(file.parent().unwrap()).unwrap();
+    let names = files.map(|it| it.unwrap().file_name().into_string().unwrap());
+    let recordings: Vec<_> = names.filter(|it| it.ends_with(".mkv")).collect();
+    let [recording] = &recordings[..] else {
+        panic!("{recordings:?}");
+    };
+    let time = recording.strip_prefix("a-20").unwrap();
+    assert!(time.ends_with("Z.mkv"), "{recording}");
+    assert!(is_complete(pools.file(recording).to_str().unwrap()));
+}
+
+#[test]
 fn a_playlist_is_no_film() {
     let pools = prepared();
     let file = pools.file("a.mkv").to_str().unwrap().to_owned();

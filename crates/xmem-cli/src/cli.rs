@@ -126,8 +126,8 @@ impl Share {
 pub(crate) struct Record {
     /// The pool's name, or its socket's path
     pub(crate) pool: OsString,
-    /// The file to create, with a name that ends in .mkv. With --before the name may contain %t, which stands for the time of a
-    /// clip in UTC
+    /// The file to create, with a name that ends in .mkv. In the name, %t stands for the time in UTC, with --before that of the
+    /// clip
     pub(crate) file: PathBuf,
     /// Encode frames as H.264: smaller, but lossy. --before always encodes raw frames like this
     #[arg(long)]

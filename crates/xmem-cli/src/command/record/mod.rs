@@ -16,7 +16,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use xmem_core::PoolStats;
 
@@ -29,6 +29,7 @@ use crate::launch::{CONVERT, TOOL, parameter_sets, pipeline, video_pool};
 use crate::play::{play, why};
 use clips::{Clips, Progress, Triggers};
 use matroska::CLUSTER;
+use names::Names;
 
 /// Holds copies of frames while the encoder or the disk is slow, so that the pool's budget does not limit them.
 const QUEUE: &str = "queue max-size-buffers=0 max-size-time=0 max-size-bytes=268435456";
@@ -46,7 +47,7 @@ pub(crate) fn run(record: &Record) -> Result<ExitCode, Error> {
     }
     match record.before {
         Some(before) => write_clips(record, before),
-        None => write_all(pool, file, record.h264),
+        None => write_all(pool, &Names::of(file)?, record.h264),
     }
 }
 
@@ -76,9 +77,10 @@ fn check_even(caps: &Caps) -> Result<(), Error> {
 }
 
 /// Runs GStreamer's tool, which writes the file. At a signal the tool completes the file.
-fn write_all(pool: &OsStr, file: &Path, h264: bool) -> Result<ExitCode, Error> {
-    let name = file.display();
+fn write_all(pool: &OsStr, names: &Names, h264: bool) -> Result<ExitCode, Error> {
     let caps = video_pool(pool, None)?;
+    let file = names.at(SystemTime::now());
+    let name = file.display();
     let raw = match caps.format() {
         Some(format) if !h264 => {
             let target = ffv1_format(format)?;
@@ -93,12 +95,10 @@ fn write_all(pool: &OsStr, file: &Path, h264: bool) -> Result<ExitCode, Error> {
     };
     let encode = encoder(&caps, &raw);
     // Never overwrites a recording, and follows no link.
-    let folder = file.parent().unwrap_or(Path::new("/"));
     let mut options = File::options();
-    let recording = options.read(true).write(true).create_new(true).open(file);
+    let recording = options.read(true).write(true).create_new(true).open(&file);
     let recording = recording.map_err(|error| match error.kind() {
         ErrorKind::AlreadyExists => format!("{name} exists: remove it, or choose another name"),
-        ErrorKind::NotFound => format!("there is no folder {}: create it", folder.display()),
         _ => format!("cannot write {name}: {error}"),
     })?;
     // A descriptor that the tool inherits.
@@ -116,9 +116,9 @@ fn write_all(pool: &OsStr, file: &Path, h264: bool) -> Result<ExitCode, Error> {
     let explain = |report: &str| why(pool, &caps, WHAT, &name, report);
     let played = play(command, None, look, explain);
     gaps.report();
-    if is_empty_there(&recording, file) {
+    if is_empty_there(&recording, &file) {
         // It would only prevent the next attempt.
-        fs::remove_file(file)?;
+        fs::remove_file(&file)?;
         to_stderr(format_args!("nothing was recorded, so there is no {name}"));
     }
     played
