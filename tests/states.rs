@@ -2,9 +2,14 @@
 
 //! State changes in any order, flushes and seeks, with and without the other side.
 
+#![allow(unsafe_code)] // calls a function of GstBaseSrc's class
+
 mod support;
 
-use std::thread;
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+};
 
 use gst::prelude::*;
 use support::*;
@@ -53,6 +58,36 @@ fn the_lossless_sink_alone_up_and_down() {
 #[test]
 fn the_source_alone_up_and_down() {
     up_and_down(CONSUMER);
+}
+
+/// Since 1.24, GstBaseSrc's streaming thread calls `unlock_stop` before `create` after each start, and another thread may have
+/// called `unlock` just before, to stop the element.
+#[test]
+fn the_source_stops_although_an_unlock_is_undone() {
+    let pools = Pools::new();
+    let pipeline = pools.launch(CONSUMER);
+    let src = pipeline.by_name("src");
+    let undo = || {
+        let src: *mut gst_base::ffi::GstBaseSrc = src.as_ptr().cast();
+        // SAFETY: an instance of a subclass of GstBaseSrc, whose class begins with GstBaseSrcClass.
+        unsafe {
+            let class = *src.cast::<*const gst_base::ffi::GstBaseSrcClass>();
+            (*class).unlock_stop.map(|unlock_stop| unlock_stop(src));
+        }
+    };
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                undo();
+            }
+        });
+        for _ in 0..20 {
+            pipeline.play();
+            pipeline.stop();
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
 }
 
 /// Each side changes its state at random. Afterwards both work.

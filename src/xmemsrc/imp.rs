@@ -233,17 +233,10 @@ impl BaseSrcImpl for XmemSrc {
         Ok(())
     }
 
+    /// `create` resets the canceller, and not `unlock_stop`: since 1.24, GstBaseSrc calls that in the streaming thread for a pause
+    /// that has ended, also after another call of `unlock`, whose effect it would undo.
     fn unlock(&self) -> Result<(), gst::ErrorMessage> {
         self.canceller.cancel();
-        Ok(())
-    }
-
-    fn unlock_stop(&self) -> Result<(), gst::ErrorMessage> {
-        self.canceller.reset();
-        // The reset may hide an EOS of the application.
-        if self.outgoing.has_eos() {
-            self.canceller.cancel();
-        }
         Ok(())
     }
 
