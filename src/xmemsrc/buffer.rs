@@ -168,15 +168,9 @@ impl<'a> Converter<'a> {
     /// A buffer with a copy of the frame. The caller keeps the frame's lease.
     #[inline(never)]
     pub(super) fn copied(self, lease: &ReadLease) -> Converted {
-        let parts: Result<Vec<&[u8]>, InvalidFrame> = match lease.parts() {
-            [] => Ok(vec![
-                lease
-                    .bytes()
-                    .map_err(|error| InvalidFrame(error.to_string()))?,
-            ]),
-            parts => parts.iter().map(bytes).collect(),
-        };
-        let bytes = parts?.concat();
+        let bytes = lease
+            .to_vec()
+            .map_err(|error| InvalidFrame(format!("it cannot be copied: {error}")))?;
         let memory = gst::Memory::from_slice(bytes);
         self.finish([memory], lease.meta(), Placement::OverBudget)
     }

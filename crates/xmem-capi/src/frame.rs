@@ -103,7 +103,7 @@ impl Frame {
         let bytes = match taken {
             Taken::Kept(lease) => Bytes::Held(lease),
             Taken::Lent(lease) => Bytes::Copied(Box::new(Private {
-                bytes: lease.bytes().ok()?.into(),
+                bytes: lease.to_vec().ok()?.into(),
                 info: *lease.info(),
                 meta: lease.meta().clone(),
                 sticky: lease.sticky().clone(),

@@ -262,12 +262,18 @@ fn a_frame_may_lie_in_several_slots() {
         for slot in &slots {
             parts.add_slot(slot, 10, 50, 0);
         }
-        publish(&producer, parts, move || drop(slots));
+        publish(&producer, parts, || {});
+        // The frame holds them.
+        drop(slots);
+        for size in [100, 1 << 20] {
+            producer.acquire(size).unwrap().as_mut_slice().fill(255);
+        }
         let frame = consumer.receive(Some(HANG)).unwrap();
         assert_eq!(frame.parts().len(), 2);
         for part in frame.parts() {
             assert_eq!(part.map().unwrap(), [n; 50]);
         }
+        assert_eq!(frame.to_vec().unwrap(), [n; 100]);
     }
     eventually("slots come back", || producer.stats().slots_held <= 3);
 }

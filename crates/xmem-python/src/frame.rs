@@ -67,7 +67,10 @@ impl Frame {
         let part = if lease.is_on_device() {
             layout::copy_on_device(lease, PATIENCE, None)?.ok_or(Unusable::Unfinished)?
         } else {
-            layout::private(layout::copy_payload(lease).ok_or(UNMAPPABLE)?)
+            let copy = lease.to_vec().map_err(|error| {
+                Unusable::Invalid(format!("the frame cannot be copied: {error}").into())
+            })?;
+            layout::private(copy)
         };
         let arrays = layout::arrays(lease.meta(), is_field(lease), &[part])
             .ok_or_else(|| Unusable::Invalid(layout::why_invalid(lease).into()))?;

@@ -170,11 +170,6 @@ pub(crate) fn private_on_device(memory: PrivateMemory) -> Part {
     }
 }
 
-/// A copy of the payload. `None`: a part cannot be mapped.
-pub(crate) fn copy_payload(lease: &ReadLease) -> Option<Vec<u8>> {
-    Some(pieces(lease)?.concat())
-}
-
 /// Private memory, as a part.
 pub(crate) fn private(bytes: Vec<u8>) -> Part {
     let len = bytes.len();

@@ -3,8 +3,8 @@
 //! The right to read a frame, of this process or another.
 #![allow(unsafe_code)] // slices over shared memory, while the protocol keeps writers out
 
-use std::fmt;
 use std::sync::Arc;
+use std::{fmt, io};
 
 use xmem_shm::abi::entry::Entry;
 use xmem_shm::abi::entry::FrameInfo;
@@ -172,6 +172,12 @@ impl ReadLease {
         at_origin.all(Hold::is_intact)
     }
 
+    /// Whether there are clones of this lease, although another process has the lease on a part.
+    pub(crate) fn has_unleased_clones(&self) -> bool {
+        let mut at_origin = self.parts().iter().filter_map(Part::held_at_origin);
+        at_origin.any(|held| !held.is_lease()) && Arc::strong_count(&self.frame) > 1
+    }
+
     pub(crate) fn hold(&self) -> &Hold {
         &self.hold
     }
@@ -249,6 +255,25 @@ impl ReadLease {
         // hold keeps (checked by `Take::frame`, or planned by the producer). While the hold lives, a producer that follows the
         // protocol does not write there. Another producer can only corrupt its own frames: bytes have no invalid values.
         Ok(unsafe { std::slice::from_raw_parts(self.slot_ptr().wrapping_add(offset), size) })
+    }
+
+    /// A copy of the payload in private memory.
+    ///
+    /// # Errors
+    ///
+    /// If it is on a CUDA device, a part cannot be [mapped](Part::map), or there is too little memory: parts may overlap, so a frame
+    /// can be larger than its memory.
+    pub fn to_vec(&self) -> io::Result<Vec<u8>> {
+        let pieces = match self.parts() {
+            [] => vec![self.bytes().map_err(io::Error::other)?],
+            parts => parts.iter().map(Part::map).collect::<io::Result<_>>()?,
+        };
+        let mut copy = Vec::new();
+        copy.try_reserve_exact(pieces.iter().map(|piece| piece.len()).sum())?;
+        pieces
+            .iter()
+            .for_each(|piece| copy.extend_from_slice(piece));
+        Ok(copy)
     }
 
     /// The payload, which is not in a slot in host memory.

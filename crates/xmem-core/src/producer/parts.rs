@@ -141,6 +141,8 @@ pub struct Parts {
     memory: Vec<ImportedMemory>,
     /// The pools of that memory.
     pools: Vec<Weak<Pool>>,
+    /// Slots that are parts.
+    slots: Vec<PartLease>,
     /// Frames that are forwarded.
     frames: Vec<ReadLease>,
     /// Some part exceeds its memory.
@@ -179,6 +181,7 @@ impl Parts {
         self.places.append(&mut other.places);
         self.memory.append(&mut other.memory);
         self.pools.append(&mut other.pools);
+        self.slots.append(&mut other.slots);
         self.frames.append(&mut other.frames);
         self.outside |= other.outside;
     }
@@ -204,8 +207,7 @@ impl Parts {
         self.places.iter().filter_map(|place| place.origin)
     }
 
-    /// Adds a part of a slot that stays claimed: the caller keeps the lease until the frame is released
-    /// ([`WriteLease::set_release_hook`](crate::WriteLease::set_release_hook)).
+    /// Adds a part of a slot, which stays claimed until the frame is released.
     pub fn add_slot(&mut self, lease: &PartLease, offset: u64, size: u64, tag: u32) {
         let place = lease.place();
         self.outside |= !is_range_inside(offset, size, place.payload_len() as u64);
@@ -217,6 +219,7 @@ impl Parts {
             origin: None,
         });
         self.pools.push(lease.pool().clone());
+        self.slots.push(lease.clone());
     }
 
     /// Size of the frame in bytes.

@@ -102,13 +102,13 @@ impl Slot {
 
     /// Turns an unpublished slot into a part of frames.
     pub(super) fn into_part(mut self) -> PartLease {
-        let part = PartLease {
+        let part = Claimed {
             pool: Arc::downgrade(&self.pool),
             at: self.at,
             region: self.region.clone(),
         };
         self.disarm();
-        part
+        PartLease(Arc::new(part))
     }
 
     /// Turns a slot that was just published into a reference to its frame, which publishing counted.
@@ -136,12 +136,15 @@ impl Drop for Slot {
 }
 
 /// Keeps a slot claimed that frames have as a part ([`Parts::add_slot`](crate::Parts::add_slot)). The slot is not written
-/// any more; dropping the lease gives it back.
+/// any more, and free again after the last clone and the last of these frames.
 ///
-/// The lease keeps the slot's memory alive, but not the pool. A frame's release hook holds the lease, and if it kept its own
-/// pool alive, the pool would live as long as the frame is not released.
+/// The lease keeps the slot's memory alive, but not the pool. Frames hold the lease, and if it kept its own pool alive, the pool
+/// would live as long as a frame is not released.
+#[derive(Debug, Clone)]
+pub struct PartLease(Arc<Claimed>);
+
 #[derive(Debug)]
-pub struct PartLease {
+struct Claimed {
     pool: Weak<Pool>,
     at: SlotRef,
     #[expect(dead_code, reason = "keeps the memory")]
@@ -150,25 +153,25 @@ pub struct PartLease {
 
 impl PartLease {
     pub(super) fn pool(&self) -> &Weak<Pool> {
-        &self.pool
+        &self.0.pool
     }
 
     pub(super) fn place(&self) -> Place {
-        self.at.place
+        self.0.at.place
     }
 
     /// The slot's number.
     pub fn slot(&self) -> u32 {
-        self.at.number
+        self.0.at.number
     }
 
     /// How often the slot was reused, this time included.
     pub fn generation(&self) -> u32 {
-        self.at.word.generation()
+        self.0.at.word.generation()
     }
 }
 
-impl Drop for PartLease {
+impl Drop for Claimed {
     fn drop(&mut self) {
         if let Some(pool) = self.pool.upgrade() {
             pool.abandon(self.at.number, self.at.word);
