@@ -183,9 +183,11 @@ pub struct FollowerStats {
 
 impl FollowerStats {
     fn add(&mut self, mut connection: ReceiveStats, device: String) {
-        connection.received += self.receive.received;
-        connection.missed += self.receive.missed;
-        connection.skipped += self.receive.skipped;
+        // The producer can write to these counts.
+        let sum = |count: &mut u64, before| *count = count.saturating_add(before);
+        sum(&mut connection.received, self.receive.received);
+        sum(&mut connection.missed, self.receive.missed);
+        sum(&mut connection.skipped, self.receive.skipped);
         if connection.latency_ns == 0 {
             connection.latency_ns = self.receive.latency_ns;
         }

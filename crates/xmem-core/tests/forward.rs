@@ -109,6 +109,19 @@ fn parts_past_the_budget_can_be_copied() {
 }
 
 #[test]
+fn a_clone_past_the_budget_is_no_lease() {
+    let (_a, _b, first, mut middle, mut last) = over_budget();
+    send_several(&first, &mut middle);
+    let kept = last.receive_with(Some(HANG), ReadLease::clone);
+    assert!(
+        matches!(kept, Err(ReceiveError::OverBudget { budget: 2 })),
+        "{kept:?}"
+    );
+    let stats = last.stats();
+    assert_eq!((stats.received, stats.missed), (0, 1));
+}
+
+#[test]
 fn a_frame_whose_copy_the_killed_middle_left_is_intact_or_missed() {
     let (_a, _b, first, mut middle, mut last) = over_budget();
     send_several(&first, &mut middle);

@@ -50,7 +50,8 @@ impl Consumer {
     ///
     /// A forwarded frame is in another pool. If the budget there is used up too, the lease of the forwarding process keeps the
     /// frame. If that process is killed while the function runs, the frame counts as missed, and the function runs again with
-    /// the next one.
+    /// the next one. A clone that is kept beyond the function has no lease on such a frame, which then counts as missed: drop the
+    /// clone.
     ///
     /// # Errors
     ///
@@ -65,6 +66,12 @@ impl Consumer {
         loop {
             let lease = self.receive_for(Purpose::CopyOut, deadline)?;
             let copied = f(&lease);
+            if lease.has_unleased_clones() {
+                self.connection().count_missed(1);
+                return Err(ReceiveError::OverBudget {
+                    budget: self.connection().budget(),
+                });
+            }
             if lease.is_intact() {
                 if !lease.meta().event {
                     self.connection().count_received();

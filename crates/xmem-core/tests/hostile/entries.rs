@@ -147,6 +147,26 @@ fn a_stream_that_jumps_ahead_ends_no_receive() {
     }
 }
 
+/// A consumer that only wants the newest frame looks for newer ones only in the ring.
+#[test]
+fn a_stream_that_jumps_ahead_has_no_newest_frame() {
+    const FAR: u64 = u32::MAX as u64;
+    let (control_fd, control) = raw::control(None);
+    control.set(raw::HISTORY, FAR);
+    let page = raw::memory(1 << 16, true);
+    beside_a_producer(&control_fd, &page, |place| {
+        let builder = Consumer::builder(place.pool()).newest_only(true);
+        let mut consumer = builder.connect().unwrap();
+        for sequence in 0..8 {
+            raw::publish_entry(&control, sequence, &[]);
+        }
+        control.set(raw::SLOTS + 1, 5 << 32 | 1);
+        control.set(raw::HEAD, FAR);
+        let error = consumer.receive(Some(Duration::from_millis(20)));
+        assert!(matches!(error, Err(ReceiveError::Timeout)), "{error:?}");
+    });
+}
+
 /// The ring is long, its entries are valid, and each slot is permanently claimed.
 #[test]
 fn a_ring_full_of_claimed_slots_blocks_no_receive() {

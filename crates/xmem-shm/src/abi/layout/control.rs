@@ -123,7 +123,9 @@ impl Control {
             shape,
             pool_id: read(W_POOL_ID),
             lossless: read(W_DELIVERY) != 0,
-            history: u32::try_from(read(W_HISTORY)).unwrap_or(1).max(1),
+            history: u32::try_from(read(W_HISTORY))
+                .unwrap_or(1)
+                .clamp(1, shape.ring_len),
         };
         Ok(Self {
             mapping: map(at.len())?,
