@@ -336,7 +336,7 @@ typedef struct xmem_buffer_info {
     void *data;
     size_t size;
     uint32_t index;       /* the number to pass on */
-    uint32_t is_writable; /* 0: the kernel lets this process only read */
+    uint32_t is_writable; /* 0: don't write. The kernel prevents it, unless this process wrote the buffer */
 } xmem_buffer_info;
 #define XMEM_BUFFER_INFO {sizeof(xmem_buffer_info), NULL, 0, 0, 0}
 

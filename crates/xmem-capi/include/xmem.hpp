@@ -66,7 +66,7 @@ public:
     explicit Owned(Handle handle) : handle_(handle) {}
     Owned(Owned &&other) noexcept : handle_(std::exchange(other.handle_, Handle{0})) {}
     Owned &operator=(Owned &&other) noexcept {
-        std::swap(handle_, other.handle_);
+        Owned before(std::exchange(handle_, other.release()));
         return *this;
     }
     ~Owned() {
@@ -80,6 +80,26 @@ public:
 
 private:
     Handle handle_{0};
+};
+
+// The description of a handle. Without the handle it is empty, so that nothing points to memory of others.
+template <typename Info>
+class Described : public Info {
+public:
+    Described() : Info{} { this->struct_size = sizeof(Info); }
+    Described(Described &&other) noexcept : Info(other.take()) {}
+    Described &operator=(Described &&other) noexcept {
+        Info info = other.take();
+        static_cast<Info &>(*this) = info;
+        return *this;
+    }
+
+    Info take() {
+        Info info = *this;
+        static_cast<Info &>(*this) = Info{};
+        this->struct_size = sizeof(Info);
+        return info;
+    }
 };
 
 } // namespace detail
@@ -206,7 +226,7 @@ private:
     explicit Frame(xmem_frame handle) : handle_(handle) {}
 
     detail::Owned<xmem_frame, xmem_frame_release> handle_;
-    xmem_frame_info info_ = XMEM_FRAME_INFO;
+    detail::Described<xmem_frame_info> info_;
 };
 
 // Receives the frames of a pool, over restarts of its producer.
@@ -307,6 +327,7 @@ public:
         if (auto code = xmem_slot_publish(handle_.get(), &times, timeout, &sequence); code != XMEM_OK)
             return detail::error(code);
         handle_.release();
+        info_.take();
         return sequence;
     }
 
@@ -314,7 +335,7 @@ private:
     explicit Slot(xmem_slot handle) : handle_(handle) {}
 
     detail::Owned<xmem_slot, xmem_slot_release> handle_;
-    xmem_slot_info info_ = XMEM_SLOT_INFO;
+    detail::Described<xmem_slot_info> info_;
 };
 
 // Publishes frames in a pool.

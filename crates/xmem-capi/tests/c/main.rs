@@ -149,6 +149,18 @@ fn a_frame_of_rust_is_the_same_in_c() {
     );
 }
 
+/// A moved object has neither its frame nor the addresses of it.
+#[test]
+fn frames_and_slots_of_cpp_move() {
+    for compiler in compilers("moves.cpp") {
+        let lab = Lab::new();
+        let moves = lab.compile(compiler, "tests/c/moves.cpp", &[]);
+        let output = lab.command(&moves).arg(lab.pool()).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{compiler}: {text}");
+    }
+}
+
 /// A time of 0 is a time, and a frame has those that the caller knows.
 #[test]
 fn a_frame_of_c_has_its_times() {
