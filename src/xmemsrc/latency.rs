@@ -17,6 +17,9 @@ use crate::lock;
 /// Packets, encoded frames and sound may come in bursts and are small, and a hole in them costs more than a delay.
 const BURSTS: gst::ClockTime = gst::ClockTime::SECOND;
 
+/// So many frames xmemsink does not keep without a set history, however small they are.
+const MANY: u64 = 900;
+
 /// The time for which xmemsink keeps frames for every consumer by default.
 const ALWAYS_KEPT: gst::ClockTime = gst::ClockTime::from_mseconds(100);
 
@@ -98,11 +101,19 @@ impl Latency {
         producer.saturating_sub(paid).saturating_add(deadline)
     }
 
-    /// Why frames are missed, and the remedy. `busy`: how long ago the frame before them was published. `is_encoded`: whether frames
-    /// need others.
+    /// Why frames are missed, and the remedy. `within`: the time in which they were published. `busy`: how long ago the frame before
+    /// them was published. `is_encoded`: whether frames need others.
     #[cold]
-    pub(super) fn why_missed(&self, frames: u64, busy: gst::ClockTime, is_encoded: bool) -> String {
+    pub(super) fn why_missed(
+        &self,
+        frames: u64,
+        within: gst::ClockTime,
+        busy: gst::ClockTime,
+        is_encoded: bool,
+    ) -> String {
         let wait = self.wait();
+        let meanwhile = within.nseconds().max(1);
+        let meanwhile = frames.mul_div_round(wait.nseconds(), meanwhile);
         if busy < ALWAYS_KEPT {
             format!(
                 "Frames are missed: the producer published {frames} within {} ms, more than it keeps. Raise history and max-slots on \
@@ -116,6 +127,14 @@ impl Latency {
                     "Frames are missed: the producer was {} ms behind when this stream began, and cannot keep frames for so long. The \
                      delay becomes less by what is missed. Set delivery=lossless on xmemsink if no frame may be missed",
                     shift.mseconds()
+                );
+            }
+            if let Some(meanwhile) = meanwhile.filter(|frames| *frames >= MANY) {
+                return format!(
+                    "Frames are missed: a sink waits up to {} ms for the time of a frame, and the producer cannot keep the {meanwhile} \
+                     frames that it publishes meanwhile. Put more into one buffer, as alignment=7 of mpegtsmux does, or put a queue \
+                     max-size-buffers=0 max-size-time=0 behind this element, or raise history and max-slots on xmemsink",
+                    wait.mseconds()
                 );
             }
             format!(
@@ -206,14 +225,17 @@ mod tests {
     #[test]
     fn advice_names_every_limit_that_may_be_the_reason() {
         let latency = Latency::default();
-        let names_all = |busy| {
-            let text = latency.why_missed(9, gst::ClockTime::from_mseconds(busy), false);
+        let time = gst::ClockTime::from_mseconds;
+        let why = |frames, busy| latency.why_missed(frames, time(100), time(busy), false);
+        let names_all = |text: &str| {
             let limits = ["history", "max-slots", "max-bytes"];
             limits.iter().all(|limit| text.contains(limit))
         };
-        assert!(names_all(50));
-        assert!(!names_all(300), "downstream is the reason");
-        latency.set_pipeline(gst::ClockTime::from_mseconds(500));
-        assert!(names_all(300));
+        assert!(names_all(&why(9, 50)));
+        assert!(!names_all(&why(9, 300)), "downstream is the reason");
+        latency.set_pipeline(time(500));
+        assert!(names_all(&why(9, 300)));
+        // Packets of 188 bytes.
+        assert!(why(300, 300).contains("the 1500 frames"));
     }
 }

@@ -338,7 +338,8 @@ impl Started {
             let busy = timing::elapsed(self.published_at, xmem_core::monotonic_ns());
             let missed = info.sequence.saturating_sub(expected);
             let is_encoded = !source.stream.has_only_key_frames();
-            let why = source.latency.why_missed(missed, busy, is_encoded);
+            let within = timing::elapsed(self.published_at, info.published_at);
+            let why = source.latency.why_missed(missed, within, busy, is_encoded);
             gst::warning!(gst::CAT_PERFORMANCE, obj = source.element, "{why}");
             gst::element_warning!(source.element, gst::StreamError::Failed, ("{why}"));
         }
