@@ -29,6 +29,7 @@ mod cuda;
 mod deviceprovider;
 mod later;
 mod library;
+mod pipeline;
 mod properties;
 mod stream;
 mod unwind;

@@ -62,7 +62,7 @@ use super::{
 use crate::{
     buffers::allocator::{SlotSource, XmemAllocator},
     bytes::{self, UriHandler},
-    cuda, lock, pad_template,
+    cuda, lock, pad_template, pipeline,
     stream::{caps, event, meta::Losses, stats},
     uri,
 };
@@ -619,10 +619,32 @@ impl XmemSink {
             return false;
         }
         self.stream.end();
-        if started.settings.send_eos && !self.failures.have_happened() {
+        if !started.settings.send_eos {
+            self.end_sources(event);
+        } else if !self.failures.have_happened() {
             started.producer.set_eos(true);
         }
         !started.is_lossless() || ctx.drain(Data::Event(event)).is_ok()
+    }
+
+    /// Ends the sources of this pool that are in the sink's own pipeline. They would wait for the next stream, and the pipeline
+    /// for their end.
+    #[cold]
+    fn end_sources(&self, event: &gst::EventRef) {
+        let pool = uri::of_pool(&lock(&self.settings).pool);
+        let is_of_pool = |source: &gst::Element| {
+            let handler = source.dynamic_cast_ref::<gst::URIHandler>();
+            pool.is_some() && handler.and_then(gst::URIHandler::uri).as_deref() == pool.as_deref()
+        };
+        for source in pipeline::sources(self.obj().upcast_ref()) {
+            if is_of_pool(&source) {
+                let eos = gst::event::Eos::builder().seqnum(event.seqnum()).build();
+                // This takes the state lock of the source.
+                source.call_async(move |source| {
+                    source.send_event(eos);
+                });
+            }
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use super::{
     settings::XmemSrcTimestampMode,
     stream::{Playback, SourceStream},
 };
-use crate::lock;
+use crate::{lock, pipeline};
 
 /// Packets, encoded frames and sound may come in bursts and are small, and a hole in them costs more than a delay.
 const BURSTS: gst::ClockTime = gst::ClockTime::SECOND;
@@ -181,20 +181,14 @@ impl Latency {
 
 /// The other sources of this kind in the pipeline.
 pub(super) fn others(src: &gst_base::BaseSrc) -> Vec<gst::Element> {
-    let Some(pipeline) = outermost_bin(src) else {
-        return Vec::new();
-    };
-    pipeline
-        .iterate_all_by_element_factory_name("xmemsrc")
-        .into_iter()
-        .filter_map(Result::ok)
-        .filter(|element| *element != *src)
-        .collect()
+    let mut sources = pipeline::sources(src.upcast_ref());
+    sources.retain(|element| *element != *src);
+    sources
 }
 
 /// Whether the pipeline has a live source of another kind, such as a microphone.
 pub(super) fn has_other_live_source(src: &gst_base::BaseSrc) -> bool {
-    let Some(pipeline) = outermost_bin(src) else {
+    let Some(pipeline) = pipeline::of(src.upcast_ref()) else {
         return false;
     };
     let elements = pipeline.iterate_recurse().into_iter();
@@ -206,16 +200,10 @@ pub(super) fn has_other_live_source(src: &gst_base::BaseSrc) -> bool {
 
 /// The address of the pipeline, as a name for it while the source is in it.
 pub(super) fn pipeline_address(src: &gst_base::BaseSrc) -> usize {
-    match outermost_bin(src) {
+    match pipeline::of(src.upcast_ref()) {
         Some(pipeline) => pipeline.as_ptr() as usize,
         None => src.as_ptr() as usize,
     }
-}
-
-/// `None`: the source is in no bin.
-fn outermost_bin(src: &gst_base::BaseSrc) -> Option<gst::Bin> {
-    let bins = std::iter::successors(src.parent(), gst::Object::parent);
-    bins.filter_map(|parent| parent.downcast().ok()).last()
 }
 
 #[cfg(test)]

@@ -108,6 +108,19 @@ fn a_picture_stays() {
 }
 
 #[test]
+fn smaller_frames_of_a_film_in_a_loop_continue() {
+    let pools = prepared();
+    let film = film(&pools, 20);
+    let share = share(&pools, &film, &["--loop", "--also", "small=32x24"]);
+    let small = pools.receiver(&format!("pool={}", pool_path(&pools, "small")));
+    while small.stat("reconnects") < 2 {
+        assert!(small.next().is_some());
+    }
+    assert!(!share.log().contains("no frame for"), "{}", share.log());
+    ends_by(share, Signal::INT);
+}
+
+#[test]
 fn smaller_frames_are_in_a_pool_of_their_own() {
     let pools = prepared();
     let options = ["--also", "small=160x120@5", "--on-demand"];
