@@ -173,10 +173,12 @@ fn config(endpoint: &Endpoint, side: Side) -> Result<Config, Error> {
     } else {
         "tcp"
     };
-    let there = format!(
-        "[{}]",
-        quoted(format_args!("{protocol}/{}", endpoint.address))
-    );
+    let mut address = endpoint.address.clone();
+    if side != Side::Listens && endpoint.identity.is_some() {
+        // Zenoh compares the name in the certificate with all before the last colon.
+        address.retain(|it| !"[]".contains(it));
+    }
+    let there = format!("[{}]", quoted(format_args!("{protocol}/{address}")));
     let none = "[]".to_owned();
     let (listen, connect) = match side {
         Side::Listens => (there, none),

@@ -26,8 +26,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 const SESSION_TIMEOUT: Duration = Duration::from_secs(60);
 /// The interval between attempts to read a pool that cannot be exported.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// The maximum number of frames of an encoded stream in flight. It is high because these frames are small and each is needed.
-const MAX_ENCODED: usize = 64;
+/// The maximum number of frames in flight of a stream that is sent in order. It is high because these frames are small and each is
+/// needed.
+const MAX_IN_ORDER: usize = 64;
 
 #[derive(Debug, Default)]
 struct Figures {
@@ -75,8 +76,6 @@ struct Session {
     next: Option<(u64, u64)>,
     /// The publication time and the number of the last frame.
     last: (i64, u64),
-    /// The frame interval.
-    period: Duration,
     /// The time of the next attempt to read a pool that cannot be exported.
     again: Option<Instant>,
     state: State,
@@ -161,7 +160,6 @@ impl Session {
             has_told_end: false,
             next: None,
             last: (0, 0),
-            period: Duration::MAX,
             again: None,
             state: State::default(),
             figures: Figures::default(),
@@ -276,16 +274,12 @@ impl Session {
         self.data.send(probe.encode(), Bytes::new());
     }
 
-    /// The maximum number of frames in flight. Two frames keep the link busy. If the transfer of a frame takes longer than the
-    /// frame interval, the limit is one, because the second frame would only be older when it arrives.
+    /// The maximum number of frames in flight.
     fn limit(&self) -> usize {
-        if self.source.is_encoded() {
-            return MAX_ENCODED;
-        }
-        if self.sender.transfer() > self.period {
-            1
+        if self.source.is_in_order() {
+            MAX_IN_ORDER
         } else {
-            2
+            self.sender.limit()
         }
     }
 
@@ -352,7 +346,7 @@ impl Session {
         if let Some(frames) = entry.number.checked_sub(number).filter(|it| *it > 0)
             && let Ok(time) = u64::try_from(entry.published_at.saturating_sub(at))
         {
-            self.period = Duration::from_nanos(time / frames);
+            self.sender.set_period(Duration::from_nanos(time / frames));
         }
         if !self.source.is_encoded() || self.gate.passes(&entry.meta) {
             return true;

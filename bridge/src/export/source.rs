@@ -61,6 +61,7 @@ pub(super) struct Source {
     /// The random number of the current producer's pool.
     stream: u64,
     encoded: bool,
+    in_order: bool,
     /// Frames and events, each with its stream. The stream may be that of the previous producer.
     taken: VecDeque<(u64, ReadLease)>,
     ended: bool,
@@ -82,6 +83,7 @@ impl Source {
             resume: None,
             stream: 0,
             encoded: false,
+            in_order: false,
             taken: VecDeque::new(),
             ended: false,
             live: true,
@@ -108,6 +110,11 @@ impl Source {
         self.encoded
     }
 
+    /// Whether each frame is needed: those of an encoded stream, and sound.
+    pub(super) fn is_in_order(&self) -> bool {
+        self.in_order
+    }
+
     /// Leaves the pool. The next step joins it again, and continues after the last frame if the producer is the same.
     pub(super) fn leave(&mut self) {
         self.taken.clear();
@@ -116,7 +123,7 @@ impl Source {
         }
     }
 
-    /// Returns the next event or the newest frame. Of an encoded stream, it returns the next frame.
+    /// Returns the next event or the newest frame; the next frame if each is needed.
     ///
     /// It waits at most `timeout` for an entry, and in addition [`STICKY_TIME`] for the sticky state of a new producer and 1 s for
     /// a device. The error is the reason why the pool cannot be exported.
@@ -124,7 +131,7 @@ impl Source {
         if self.taken.is_empty() {
             self.step(timeout)?;
         }
-        if !self.encoded && !self.taken.is_empty() {
+        if !self.in_order && !self.taken.is_empty() {
             for _ in 0..MAX_STEPS {
                 if !self.step(Duration::ZERO)? {
                     break;
@@ -204,8 +211,9 @@ impl Source {
 
     /// Checks whether frames with this sticky state can be exported.
     fn check_sticky(&mut self, sticky: &Sticky) -> Result<(), String> {
-        self.encoded = sticky.text("caps").is_some_and(key_frame::is_needed);
         let caps = sticky.text("caps").unwrap_or_default();
+        self.encoded = key_frame::is_needed(caps);
+        self.in_order = self.encoded || caps.starts_with("audio/");
         match sticky.get(MARK) {
             Some(_) => Err(IMPORTED.to_owned()),
             None if caps.contains("DMA_DRM") => Err(DRM.to_owned()),

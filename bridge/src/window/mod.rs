@@ -2,6 +2,7 @@
 
 //! Flow control: how much may be in flight, and how much has arrived. Neither side reads a clock: the caller passes the time.
 
+mod pace;
 mod receiver;
 mod sender;
 

@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use super::pace::Pace;
 use super::{PROBE_AFTER, SILENCE, STUCK, WINDOW, span};
 use crate::wire::{Credit, Ids, Place};
 
@@ -24,6 +25,9 @@ pub struct Sender {
     lost: u64,
     /// The transfer time of the last frame.
     transfer: Duration,
+    pace: Pace,
+    /// The frame interval.
+    period: Duration,
     /// The arrival of the receiver's last message.
     heard: Instant,
     /// The last time at which the acknowledged position increased, or a message was sent while nothing was in flight.
@@ -46,6 +50,8 @@ impl Sender {
             open: VecDeque::new(),
             lost: 0,
             transfer: Duration::ZERO,
+            pace: Pace::new(now),
+            period: Duration::MAX,
             heard: now,
             progressed: now,
             sent: now,
@@ -72,6 +78,7 @@ impl Sender {
             && *item <= credit.items
         {
             self.transfer = heard.saturating_duration_since(*begun);
+            self.pace.note(*begun, heard, self.period);
             self.open.pop_front();
         }
         let is_worse = credit.lost > self.lost;
@@ -87,6 +94,16 @@ impl Sender {
     /// The time between the beginning of the last frame and its credit.
     pub fn transfer(&self) -> Duration {
         self.transfer
+    }
+
+    /// Sets the frame interval.
+    pub fn set_period(&mut self, period: Duration) {
+        self.period = period;
+    }
+
+    /// The number of frames that may be in flight if a frame that waits on the route is worth less than a newer one.
+    pub fn limit(&self) -> usize {
+        self.pace.limit()
     }
 
     /// Whether a message of this length may be sent now.

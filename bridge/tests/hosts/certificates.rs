@@ -22,7 +22,7 @@ pub(crate) fn certificates(dir: &Path) {
         }
         authority ours
         authority others
-        host ours a IP:127.0.0.1,IP:10.77.0.1
+        host ours a IP:127.0.0.1,IP:10.77.0.1,IP:::1
         host ours b IP:127.0.0.1
         host others c IP:127.0.0.1
         host ours elsewhere DNS:elsewhere

@@ -6,6 +6,7 @@ mod cable;
 mod certificates;
 #[cfg(feature = "cuda")]
 mod device;
+mod far;
 mod faults;
 mod frames;
 mod hostile;

@@ -254,6 +254,27 @@ fn a_refused_certificate_is_reported_with_what_to_check() {
     waiting.prints("connected");
 }
 
+/// The name in the certificate has no brackets.
+#[test]
+fn a_certificate_may_be_for_an_address_of_ipv6() {
+    let hosts = Hosts::new();
+    let address = format!("[::1]:{}", hosts.port());
+    if UdpSocket::bind(&address).is_err() {
+        return not_run("this machine has no IPv6");
+    }
+    certificates(hosts.path());
+    let _producer = hosts.producer("cam0");
+    let listen = format!("quic/{address}");
+    let own = identity(&hosts, "a", "--client-ca", "ours");
+    let export = start(&hosts, "a", &["export", "cam0", "--listen", &listen], &own);
+    export.prints("exports");
+    let own = identity(&hosts, "b", "--server-ca", "ours");
+    let (code, out, lines) = start(&hosts, "b", &["list", &address], &own).end();
+    assert!(code == Some(0) && out.contains("cam0"), "{lines}");
+    let import = format!("cam0@{address}");
+    start(&hosts, "b", &["import", &import], &own).prints("connected");
+}
+
 #[test]
 fn a_host_without_a_certificate_is_refused() {
     let hosts = Hosts::new();

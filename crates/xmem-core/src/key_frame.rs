@@ -17,7 +17,7 @@ const AUDIO_CONTAINERS: [&str; 3] = ["audio/ogg", "audio/webm", "audio/x-matrosk
 
 /// Whether frames with these caps may refer to other frames. `caps` is GStreamer's text, or only the media type.
 ///
-/// Raw frames and pictures never refer to other frames, even if they have the flag DELTA_UNIT, because GstVideoEncoder sets this
+/// Raw frames, tensors and pictures never refer to other frames, even if they have the flag DELTA_UNIT, because GstVideoEncoder sets this
 /// flag on each frame that the encoder does not mark as a sync point, and encoders of pictures, such as pngenc, mark none. The
 /// same applies to encoded audio: asfdemux marks no frame of it. mpegtsmux marks no packet of a stream without video, which the
 /// `streamheader` in the caps shows.
@@ -28,6 +28,7 @@ pub fn is_needed(caps: &str) -> bool {
     let is_single = is_audio
         || name.ends_with("/x-raw")
         || name.starts_with("image/")
+        || name.starts_with("other/tensor")
         || name == "application/x-yuv4mpeg"
         || (name == "video/mpegts" && is_without_video(caps));
     !name.is_empty() && !is_single
@@ -223,6 +224,7 @@ mod tests {
             ("video/x-raw,format=NV12", false),
             ("video/x-raw(memory:DMABuf), format=NV12", false),
             ("image/jpeg", false),
+            ("other/tensors, num_tensors=(int)1", false),
             ("application/x-yuv4mpeg, y4mversion=2", false),
             ("", false),
         ] {
