@@ -124,6 +124,9 @@ impl Fault {
         if endpoint.identity.is_none() {
             return Self::other(format_args!("cannot connect to {address}: {error}"));
         }
+        if error.contains("KeyMismatch") {
+            return Self::other("--key is not the key of --certificate");
+        }
         // The text of rustls is the same whichever side refuses a certificate, because the side that refuses may send it when it
         // closes the connection. So check first whether the other side closed the connection.
         let reason = error.split_once("invalid peer certificate: ");

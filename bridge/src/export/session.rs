@@ -183,6 +183,10 @@ impl Session {
                 || self.sender.under_way() >= self.limit()
             {
                 self.mailbox.wait(POLL_INTERVAL);
+            } else if self.again.is_some()
+                && let Some(reason) = self.source.refusal()
+            {
+                self.refuse(reason.to_owned());
             } else {
                 self.again = None;
                 match self.source.next(POLL_INTERVAL) {

@@ -54,6 +54,7 @@ pub(super) struct Entry {
 /// Reads a pool, one producer after another.
 #[derive(Debug)]
 pub(super) struct Source {
+    pool: String,
     builder: ConsumerBuilder,
     follower: Follower,
     /// Continues after the last frame that was read before [`leave`](Self::leave).
@@ -78,6 +79,7 @@ impl Source {
             .parts(true);
         let follower = builder.clone().follow();
         Self {
+            pool: pool.to_owned(),
             follower: follower.on_eos(OnEos::Wait).over_budget(OverBudget::Drop),
             builder,
             resume: None,
@@ -93,6 +95,11 @@ impl Source {
     /// A handle with which other threads send requests to the producer.
     pub(super) fn handle(&self) -> FollowerHandle {
         self.follower.handle()
+    }
+
+    /// As [`refusal`], without joining the pool: its producer may be an importer, which requests frames while it has a consumer.
+    pub(super) fn refusal(&self) -> Option<&'static str> {
+        refusal(&self.pool)
     }
 
     /// Whether the stream has ended and all entries have been returned.
