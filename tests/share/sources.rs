@@ -98,11 +98,12 @@ fn films_with_alpha_are_played() {
 fn a_picture_stays() {
     let pools = prepared();
     let picture = picture(&pools);
-    for options in [&[][..], &["--loop"]] {
+    for options in [&[][..], &["--loop"], &["--also", "small=32x24@5"]] {
         let share = share(&pools, &picture, options);
         let receiver = receiver(&pools);
         (0..15).for_each(|_| drop(receiver.next().unwrap()));
         assert_eq!(receiver.stat("reconnects"), 0);
+        assert!(!share.log().contains("problem"), "{}", share.log());
         ends_by(share, Signal::INT);
     }
 }

@@ -20,8 +20,8 @@ use crate::launch::{CONVERT, TOOL, property, why_ended};
 use crate::pools::caps_summary;
 use crate::tool::{self, Event};
 
-/// A picture stays. The file is read once.
-const STILL: &str = "! imagefreeze is-live=true ! video/x-raw,framerate=10/1";
+/// A picture stays. The file is read once. Without a queue, imagefreeze allows no other latency in the pipeline.
+const STILL: &str = "! imagefreeze is-live=true ! video/x-raw,framerate=10/1 ! queue";
 
 /// The interval between queries of the pool. The shorter one is for `--on-demand`, and for the frames of a short film in a loop.
 const POLL_INTERVALS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(200));
