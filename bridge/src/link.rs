@@ -121,6 +121,7 @@ impl Fault {
     fn of_connection(endpoint: &Endpoint, error: &str) -> Self {
         let address = &endpoint.address;
         let host = address.rsplit_once(':').map_or("", |(host, _)| host);
+        let host = host.trim_matches(['[', ']']);
         if endpoint.identity.is_none() {
             return Self::other(format_args!("cannot connect to {address}: {error}"));
         }
@@ -442,7 +443,7 @@ mod tests {
             (
                 "a: invalid peer certificate: UnknownIssuer",
                 FaultKind::TheirCertificate,
-                ["UnknownIssuer", "--server-ca", "\"[::1]\""],
+                ["UnknownIssuer", "--server-ca", "\"::1\""],
             ),
             (
                 "a: connection lost",
@@ -462,7 +463,7 @@ mod tests {
             (
                 "timed out",
                 FaultKind::Other,
-                ["timed out", "--client-ca there", "\"[::1]\""],
+                ["timed out", "--client-ca there", "\"::1\""],
             ),
         ] {
             let fault = Fault::of_connection(&endpoint, error);

@@ -619,12 +619,15 @@ impl XmemSink {
             return false;
         }
         self.stream.end();
-        if !started.settings.send_eos {
-            self.end_sources(event);
-        } else if !self.failures.have_happened() {
+        let has_failed = self.failures.have_happened();
+        if started.settings.send_eos && !has_failed {
             started.producer.set_eos(true);
         }
-        !started.is_lossless() || ctx.drain(Data::Event(event)).is_ok()
+        let is_drained = !started.is_lossless() || ctx.drain(Data::Event(event)).is_ok();
+        if !started.settings.send_eos && !has_failed {
+            self.end_sources(event);
+        }
+        is_drained
     }
 
     /// Ends the sources of this pool that are in the sink's own pipeline. They would wait for the next stream, and the pipeline
@@ -641,7 +644,9 @@ impl XmemSink {
                 let eos = gst::event::Eos::builder().seqnum(event.seqnum()).build();
                 // This takes the state lock of the source.
                 source.call_async(move |source| {
-                    source.send_event(eos);
+                    if source.current_state() > gst::State::Ready {
+                        source.send_event(eos);
+                    }
                 });
             }
         }

@@ -178,8 +178,9 @@ settings! {
      * GstXmemSink:send-eos:
      *
      * Consumers never receive an EOS that follows an error in the pipeline, because the producer is lost then. With `false`,
-     * consumers receive no EOS at all, except an xmemsrc in the same pipeline, which otherwise could not end. They wait until
-     * this stream continues after a seek, or until the pool has its next producer.
+     * consumers receive no EOS at all. They wait until this stream continues after a seek, or until the pool has its next
+     * producer. Only an xmemsrc with the same `pool` in the same pipeline ends at once, because otherwise the pipeline could not
+     * end.
      */
     send_eos: bool = true,
         "send-eos", "Send EOS",

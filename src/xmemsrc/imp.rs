@@ -354,8 +354,15 @@ impl Create for XmemSrc {
         let (settings, follower, started) = run.parts();
         started.begin();
         let result = loop {
-            if self.is_ending() {
-                break Err(gst::FlowError::Eos);
+            // By `unlock`, for a pause that is over, or by an EOS.
+            if self.canceller.is_cancelled() {
+                if self.is_ending() {
+                    break Err(gst::FlowError::Eos);
+                }
+                if let Err(flow) = self.wait_playing() {
+                    break Err(flow);
+                }
+                continue;
             }
             let result = receive::next(self.source(obj.upcast_ref(), settings), follower, started);
             if !self.canceller.is_cancelled() {

@@ -17,7 +17,7 @@ use crate::{lock, pipeline};
 /// Packets, encoded frames and sound may come in bursts and are small, and a hole in them costs more than a delay.
 const BURSTS: gst::ClockTime = gst::ClockTime::SECOND;
 
-/// So many frames xmemsink does not keep without a set history, however small they are.
+/// About as many frames as xmemsink keeps without a set history, however small they are.
 const MANY: u64 = 900;
 
 /// The time for which xmemsink keeps frames for every consumer by default.
@@ -112,8 +112,8 @@ impl Latency {
         is_encoded: bool,
     ) -> String {
         let wait = self.wait();
-        let meanwhile = within.nseconds().max(1);
-        let meanwhile = frames.mul_div_round(wait.nseconds(), meanwhile);
+        let within = Some(within.nseconds()).filter(|time| *time > 0);
+        let meanwhile = within.and_then(|within| frames.mul_div_round(wait.nseconds(), within));
         if busy < ALWAYS_KEPT {
             format!(
                 "Frames are missed: the producer published {frames} within {} ms, more than it keeps. Raise history and max-slots on \

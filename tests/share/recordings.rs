@@ -399,7 +399,6 @@ fn a_recording_replaces_no_file_and_follows_no_link() {
     assert!(!fs::exists(path("nothing")).unwrap());
 }
 
-/// Otherwise the author of a file could make the command open any other one.
 #[test]
 fn a_recording_has_its_time_in_its_name() {
     let pools = prepared();
@@ -417,6 +416,7 @@ fn a_recording_has_its_time_in_its_name() {
     assert!(is_complete(pools.file(recording).to_str().unwrap()));
 }
 
+/// Otherwise the author of a file could make the command open any other one.
 #[test]
 fn a_playlist_is_no_film() {
     let pools = prepared();

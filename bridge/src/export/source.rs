@@ -117,7 +117,7 @@ impl Source {
         self.encoded
     }
 
-    /// Whether each frame is needed: those of an encoded stream, and sound.
+    /// Whether each frame is needed: unless they are pictures or tensors.
     pub(super) fn is_in_order(&self) -> bool {
         self.in_order
     }
@@ -220,7 +220,14 @@ impl Source {
     fn check_sticky(&mut self, sticky: &Sticky) -> Result<(), String> {
         let caps = sticky.text("caps").unwrap_or_default();
         self.encoded = key_frame::is_needed(caps);
-        self.in_order = self.encoded || caps.starts_with("audio/");
+        let of_newest = [
+            "video/x-raw",
+            "image/",
+            "other/tensor",
+            "application/x-yuv4mpeg",
+        ];
+        let is_of_newest = caps.is_empty() || of_newest.iter().any(|name| caps.starts_with(name));
+        self.in_order = self.encoded || !is_of_newest;
         match sticky.get(MARK) {
             Some(_) => Err(IMPORTED.to_owned()),
             None if caps.contains("DMA_DRM") => Err(DRM.to_owned()),

@@ -274,7 +274,8 @@ typedef struct xmem_slot_info {
 } xmem_slot_info;
 #define XMEM_SLOT_INFO {sizeof(xmem_slot_info), NULL, 0, 0, 0, {{NULL, 0, 0, 0}}}
 
-/* The times of a frame to publish. Those of an xmem_frame_info can be passed on as they are. */
+/* The times of a frame to publish. Begin with XMEM_TIMES, because 0 is a time, except in `timestamp`. The times of an xmem_frame_info
+ * can be passed on as they are. */
 typedef struct xmem_times {
     size_t struct_size;
     int64_t timestamp;          /* when the frame is due, on CLOCK_MONOTONIC. 0 or XMEM_NO_TIME: now */

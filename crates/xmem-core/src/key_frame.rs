@@ -17,8 +17,8 @@ const AUDIO_CONTAINERS: [&str; 3] = ["audio/ogg", "audio/webm", "audio/x-matrosk
 
 /// Whether frames with these caps may refer to other frames. `caps` is GStreamer's text, or only the media type.
 ///
-/// Raw frames, tensors and pictures never refer to other frames, even if they have the flag DELTA_UNIT, because GstVideoEncoder sets this
-/// flag on each frame that the encoder does not mark as a sync point, and encoders of pictures, such as pngenc, mark none. The
+/// Raw frames, tensors and pictures never refer to other frames, even if they have the flag DELTA_UNIT, because GstVideoEncoder sets
+/// this flag on each frame that the encoder does not mark as a sync point, and encoders of pictures, such as pngenc, mark none. The
 /// same applies to encoded audio: asfdemux marks no frame of it. mpegtsmux marks no packet of a stream without video, which the
 /// `streamheader` in the caps shows.
 pub fn is_needed(caps: &str) -> bool {
