@@ -78,6 +78,8 @@ def test_one_process(runtime_dir):
 def test_processes_that_start_at_once_share_one_command(runtime_dir, child):
     children = [child("camera", SMALL) for _ in range(4)]
     assert {it.reply() for it in children} == {"a frame"}
+    # The others end when they find the lock.
+    eventually(lambda: len(shares(runtime_dir)) == 1, "several commands share the source")
     (share,) = shares(runtime_dir)
     # The starter may be any of them.
     for it in children[:3]:
