@@ -220,14 +220,8 @@ impl Source {
     fn check_sticky(&mut self, sticky: &Sticky) -> Result<(), String> {
         let caps = sticky.text("caps").unwrap_or_default();
         self.encoded = key_frame::is_needed(caps);
-        let of_newest = [
-            "video/x-raw",
-            "image/",
-            "other/tensor",
-            "application/x-yuv4mpeg",
-        ];
-        let is_of_newest = caps.is_empty() || of_newest.iter().any(|name| caps.starts_with(name));
-        self.in_order = self.encoded || !is_of_newest;
+        let needs_all = ["audio/", "text/", "video/mpegts"];
+        self.in_order = self.encoded || needs_all.iter().any(|name| caps.starts_with(name));
         match sticky.get(MARK) {
             Some(_) => Err(IMPORTED.to_owned()),
             None if caps.contains("DMA_DRM") => Err(DRM.to_owned()),
@@ -274,19 +268,16 @@ fn payload(lease: ReadLease) -> Result<Bytes, String> {
     if lease.is_on_device() {
         return download(&lease);
     }
-    let mut gathered = Vec::new();
-    for part in lease.parts() {
-        let bytes = part.map();
-        let bytes = bytes.map_err(|error| format!("a frame cannot be read: {error}"))?;
-        if lease.parts().len() > 1 {
-            gathered.extend_from_slice(bytes);
+    let unreadable = |error| format!("a frame cannot be read: {error}");
+    match lease.parts() {
+        [] => {}
+        [part] => {
+            part.map().map_err(unreadable)?;
         }
+        _ => return Ok(lease.to_vec().map_err(unreadable)?.into()),
     }
-    if gathered.is_empty() {
-        lease.bytes().map_err(|error| error.to_string())?;
-        return Ok(Bytes::from_owner(Whole(lease)));
-    }
-    Ok(gathered.into())
+    lease.bytes().map_err(|error| error.to_string())?;
+    Ok(Bytes::from_owner(Whole(lease)))
 }
 
 /// Copies a frame from a device.
