@@ -168,14 +168,16 @@ impl ReadLease {
     /// Whether all bytes that were read belonged to this frame. With all leases they did; see
     /// [`receive_with`](crate::Consumer::receive_with).
     pub(crate) fn is_intact(&self) -> bool {
-        let mut at_origin = self.parts().iter().filter_map(Part::held_at_origin);
-        at_origin.all(Hold::is_intact)
+        self.held_at_origin().all(Hold::is_intact)
     }
 
     /// Whether there are clones of this lease, although another process has the lease on a part.
     pub(crate) fn has_unleased_clones(&self) -> bool {
-        let mut at_origin = self.parts().iter().filter_map(Part::held_at_origin);
-        at_origin.any(|held| !held.is_lease()) && Arc::strong_count(&self.frame) > 1
+        self.held_at_origin().any(|held| !held.is_lease()) && Arc::strong_count(&self.frame) > 1
+    }
+
+    fn held_at_origin(&self) -> impl Iterator<Item = &Hold> {
+        self.parts().iter().filter_map(Part::held_at_origin)
     }
 
     pub(crate) fn hold(&self) -> &Hold {
