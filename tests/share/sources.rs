@@ -2,7 +2,11 @@
 
 //! What `xmem share` plays: films, pictures and cameras, also into a second pool.
 
+use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::process::Stdio;
+use std::thread;
 
 use rustix::process::Signal;
 
@@ -230,6 +234,39 @@ fn is_shown_without_gaps(address: &str, options: &[&str], latency: u64) {
         consumer.log()
     );
     drop(consumer);
+    ends_by(share, Signal::INT);
+}
+
+/// FFmpeg makes the stream. As most cameras do, the server says what it sends, and sends no times.
+#[test]
+fn a_camera_that_sends_pictures_over_http_is_shown() {
+    let pools = prepared();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let mut ffmpeg = command(&pools, "ffmpeg");
+    ffmpeg.args("-v fatal -re -f lavfi -i testsrc2=s=320x240:r=15 -f mpjpeg -".split(' '));
+    thread::spawn(move || {
+        for client in listener.incoming() {
+            let mut client = client.unwrap();
+            let mut request = BufReader::new(client.try_clone().unwrap()).lines();
+            request.find(|line| !matches!(line, Ok(line) if !line.is_empty()));
+            let kind = "multipart/x-mixed-replace;boundary=ffmpeg";
+            // A client that has gone does not matter.
+            let _ = write!(client, "HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\n\r\n");
+            ffmpeg
+                .stdout(Stdio::from(OwnedFd::from(client)))
+                .spawn()
+                .unwrap();
+        }
+    });
+    let share = share(&pools, &format!("http://127.0.0.1:{port}/video"), &[]);
+    let pool = pool_path(&pools, "p");
+    pools.run(&format!(
+        "xmemsrc pool={pool} num-buffers=30 ! videoconvert ! fakesink sync=true"
+    ));
+    let log = share.log();
+    assert_contains(&log, "pool p: NV12 320x240");
+    assert!(!log.contains("starting it again"), "{log}");
     ends_by(share, Signal::INT);
 }
 

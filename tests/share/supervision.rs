@@ -2,7 +2,8 @@
 
 //! When `xmem share` starts a source, starts it again, and ends it.
 
-use std::{fs, path::Path};
+use std::time::Duration;
+use std::{fs, path::Path, thread};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -66,6 +67,25 @@ fn it_can_be_stopped_and_its_source_ends_although_signals_were_blocked() {
         until("its end", || share.has_ended());
         until("no producer", || pool_stats(&pools, "p").is_none());
     }
+}
+
+/// `timeout` sends SIGTERM to its child, and then to the group with that child.
+#[test]
+fn signals_that_come_together_are_one() {
+    let pools = prepared();
+    let mut share = share(&pools, "test", &[]);
+    until("frames", || published(&pools) > 0);
+    let stats = pool_stats(&pools, "p").unwrap();
+    let tool = Pid::from_raw(stats.pid.cast_signed()).unwrap();
+    kill_process(tool, Signal::STOP).unwrap();
+    for _ in 0..2 {
+        share.signal(Signal::TERM);
+        // Otherwise the kernel delivers one.
+        thread::sleep(Duration::from_millis(50));
+    }
+    kill_process(tool, Signal::CONT).unwrap();
+    share.succeeds();
+    assert!(!Path::new(&pool_path(&pools, "p")).exists());
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::process::{Command, ExitCode};
 use std::ptr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::process::getppid;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGPIPE, SIGTERM};
@@ -17,10 +17,7 @@ use signal_hook::iterator::Signals;
 
 use crate::Error;
 use crate::launch::{exit_code, not_started};
-use crate::tool::interrupt;
-
-/// A further SIGINT is passed on after this time, so that a user can end a tool that hangs.
-const AGAIN: Duration = Duration::from_secs(1);
+use crate::tool::{AGAIN, interrupt};
 
 /// Runs a tool that aborts at a second SIGINT, and returns its exit code.
 ///

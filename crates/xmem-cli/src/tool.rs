@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, getpid, kill_process};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -18,6 +19,9 @@ use signal_hook::iterator::Signals;
 use crate::Error;
 use crate::launch::not_started;
 
+/// Signals within this time are one, because `timeout` sends two, to its child and to its group. A later one is for a tool that hangs.
+pub(crate) const AGAIN: Duration = Duration::from_secs(1);
+
 pub(crate) enum Event {
     /// SIGINT or SIGTERM was received.
     Stop,
@@ -25,13 +29,22 @@ pub(crate) enum Event {
     Printed(String),
     /// The text of a warning that an element posted.
     Warned(String),
+    /// The source sends pictures one after another, as network cameras do over HTTP. Only if the tool prints messages (`-m`).
+    Pictures,
     /// The tool has ended.
     Ended,
 }
 
 /// Sends an event for SIGINT and SIGTERM instead of ending the process.
 pub(crate) fn stop_on_signals(events: Sender<Event>) -> Result<(), Error> {
-    on_signals(&[SIGINT, SIGTERM], move || events.send(Event::Stop).is_ok())
+    let mut last: Option<Instant> = None;
+    on_signals(&[SIGINT, SIGTERM], move || {
+        if last.is_some_and(|last| last.elapsed() < AGAIN) {
+            return true;
+        }
+        last = Some(Instant::now());
+        events.send(Event::Stop).is_ok()
+    })
 }
 
 /// Lets SIGINT and SIGTERM end this process also as the first one of a container, for which the kernel ignores a signal without a
@@ -49,7 +62,7 @@ pub(crate) fn end_as_first_process() -> io::Result<()> {
 /// Calls `act` for each of these signals, which then do not end the process, until it returns `false`.
 pub(crate) fn on_signals(
     signals: &[i32],
-    act: impl Fn() -> bool + Send + 'static,
+    mut act: impl FnMut() -> bool + Send + 'static,
 ) -> Result<(), Error> {
     let mut signals = Signals::new(signals)?;
     thread::Builder::new().spawn(move || signals.forever().all(|_| act()))?;
@@ -69,6 +82,8 @@ pub(crate) fn start(command: &mut Command, events: Sender<Event>) -> Result<Chil
     read_lines(&mut tool, stdout, not_needed, move |line| {
         if let Some(text) = warning(&line) {
             let _ = warned.send(Event::Warned(text.to_owned()));
+        } else if line.contains("http-headers, ") && line.contains("multipart/x-mixed-replace") {
+            let _ = warned.send(Event::Pictures);
         }
     })?;
     read_lines(&mut tool, stderr, events, move |line| {

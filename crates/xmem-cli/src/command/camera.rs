@@ -131,6 +131,7 @@ fn watch(
                     warned = Some(text);
                 }
             }
+            Ok(Event::Pictures) => {}
             Ok(Event::Ended) | Err(RecvTimeoutError::Disconnected) => return end,
             Err(RecvTimeoutError::Timeout) if deadline.is_some() => return end,
             Err(RecvTimeoutError::Timeout) if progress.is_stuck() => return End::Stuck,

@@ -87,6 +87,10 @@ fn play(share: &Share, verbose: bool) -> Result<(), Error> {
                 }
                 continue;
             }
+            Outcome::Pictures => {
+                source.set_has_pictures();
+                continue;
+            }
             Outcome::Fatal(reason) if reason.contains(WITH_ALPHA) && !has_alpha => {
                 has_alpha = true;
                 continue;

@@ -41,6 +41,8 @@ pub(super) enum Outcome {
     Eos,
     /// With `--on-demand`: a consumer joined while the source was closed, or the last one left while it was open.
     Changed,
+    /// The source is to be opened as one that sends pictures.
+    Pictures,
     /// The reason of a failure that may not happen in another run.
     Failed(String),
     /// The reason of a failure that happens in every run.
@@ -77,7 +79,12 @@ impl Playing {
     ) -> Result<Self, Error> {
         let mut command = child::dependent(TOOL);
         match source {
-            Some(source) => command.args(frames(share, source, has_alpha)),
+            Some(source) => {
+                if source.is_told_by_messages() {
+                    command.arg("-m");
+                }
+                command.args(frames(share, source, has_alpha))
+            }
             // It waits: nothing is written to its standard input.
             None => command.arg("fdsrc"),
         };
@@ -143,6 +150,12 @@ impl Playing {
                 Ok(Event::Stop) => {
                     outcome = Some(Outcome::Stopped);
                     self.interrupt();
+                }
+                Ok(Event::Pictures) => {
+                    if outcome.is_none() && source.is_told_by_messages() {
+                        outcome = Some(Outcome::Pictures);
+                        self.interrupt();
+                    }
                 }
                 Ok(Event::Printed(line)) => {
                     let line = source.without_secrets(&line);

@@ -22,7 +22,7 @@ const RTSP_LATENCY: u32 = 200;
 pub(super) enum Source {
     Test,
     Camera(Camera),
-    Address(String),
+    Address(Address),
     File(Film),
     /// A pipeline description, as for gst-launch-1.0.
     Pipeline(String),
@@ -34,6 +34,38 @@ pub(super) struct Film {
     path: PathBuf,
     /// Its caps, such as `video/mpegts, systemstream=(boolean)true`: a demuxer may need the fields, too.
     caps: String,
+}
+
+/// An address for a URI handler of GStreamer.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Address {
+    text: String,
+    /// What comes by HTTP are pictures one after another, without times, as network cameras send them.
+    has_pictures: bool,
+}
+
+impl Address {
+    fn is_http(&self) -> bool {
+        self.text.starts_with("http")
+    }
+
+    fn elements(&self, latency: Option<u32>) -> Vec<String> {
+        if self.has_pictures {
+            // uridecodebin would wait until its buffers are full. A picture's time is that of its arrival.
+            let mut elements = vec!["souphttpsrc".to_owned(), property("location", &self.text)];
+            let rest =
+                "is-live=true do-timestamp=true ! multipartdemux single-stream=true ! jpegdec";
+            elements.extend(rest.split(' ').map(str::to_owned));
+            return elements;
+        }
+        let mut elements = vec!["uridecodebin".to_owned(), property("uri", &self.text)];
+        elements.extend(ONLY_VIDEO.map(str::to_owned));
+        if let Some(latency) = latency {
+            // uridecodebin gives its source this name.
+            elements.push(format!("source::latency={latency}"));
+        }
+        elements
+    }
 }
 
 /// A device of Video4Linux.
@@ -66,7 +98,12 @@ impl Source {
         match source.to_str() {
             Some("test") => return Ok(Self::Test),
             Some(text) if text.contains(" ! ") => return Ok(Self::Pipeline(text.to_owned())),
-            Some(text) if text.contains("://") => return Ok(Self::Address(text.to_owned())),
+            Some(text) if text.contains("://") => {
+                return Ok(Self::Address(Address {
+                    text: text.to_owned(),
+                    has_pictures: false,
+                }));
+            }
             _ => {}
         }
         let path = Path::new(source);
@@ -103,11 +140,29 @@ impl Source {
         if self.is_absent() {
             return false;
         }
-        let Self::Camera(camera) = self else {
-            return false;
-        };
-        camera.writes_into_others = !camera.writes_into_others;
-        !camera.writes_into_others
+        match self {
+            Self::Camera(camera) => {
+                camera.writes_into_others = !camera.writes_into_others;
+                !camera.writes_into_others
+            }
+            Self::Address(address) => {
+                address.has_pictures = false;
+                false
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether the tool's messages show how to open it.
+    pub(super) fn is_told_by_messages(&self) -> bool {
+        matches!(self, Self::Address(address) if address.is_http() && !address.has_pictures)
+    }
+
+    /// Called when its server has said that it sends pictures.
+    pub(super) fn set_has_pictures(&mut self) {
+        if let Self::Address(address) = self {
+            address.has_pictures = true;
+        }
     }
 
     /// A line of the tool without what may be secret in addresses.
@@ -115,8 +170,9 @@ impl Source {
         let Self::Address(address) = self else {
             return without_passwords(line);
         };
-        let line = line.replace(address, &public(address));
-        let user = address.split_once("://").and_then(|(_, rest)| {
+        let Address { text, .. } = address;
+        let line = line.replace(text, &public(text));
+        let user = text.split_once("://").and_then(|(_, rest)| {
             let (user, _) = rest.rsplit_once('@')?;
             user.contains(':').then_some(user)
         });
@@ -125,7 +181,7 @@ impl Source {
 
     /// Whether it is an address for rtspsrc.
     pub(super) fn is_rtsp(&self) -> bool {
-        matches!(self, Self::Address(address) if address.starts_with("rtsp"))
+        matches!(self, Self::Address(address) if address.text.starts_with("rtsp"))
     }
 
     /// Whether it is a file with one picture.
@@ -143,14 +199,8 @@ impl Source {
             ),
             Self::Camera(camera) => camera.elements(),
             Self::Address(address) => {
-                let mut elements = vec!["uridecodebin".to_owned(), property("uri", address)];
-                elements.extend(ONLY_VIDEO.map(str::to_owned));
-                if self.is_rtsp() {
-                    let latency = latency.unwrap_or(RTSP_LATENCY);
-                    // uridecodebin gives its source this name.
-                    elements.push(format!("source::latency={latency}"));
-                }
-                elements
+                let latency = latency.unwrap_or(RTSP_LATENCY);
+                address.elements(self.is_rtsp().then_some(latency))
             }
             Self::File(film) => film.elements(),
             Self::Pipeline(elements) => words(elements),
@@ -165,7 +215,7 @@ impl fmt::Display for Source {
             Self::Camera(Camera { path, .. }) | Self::File(Film { path, .. }) => {
                 path.display().to_string()
             }
-            Self::Address(address) => public(address),
+            Self::Address(address) => public(&address.text),
             Self::Pipeline(_) => "pipeline".to_owned(),
         };
         f.write_str(&printable(&text))
@@ -260,10 +310,6 @@ mod tests {
         let of = |text: &str| Source::of(OsStr::new(text));
         assert_eq!(of("test").unwrap(), Source::Test);
         let rtsp = of("rtsp://user:secret@host:554/a").unwrap();
-        assert_eq!(
-            rtsp,
-            Source::Address("rtsp://user:secret@host:554/a".into())
-        );
         assert_eq!(rtsp.to_string(), "rtsp://host:554/a");
         let has = |source: &Source, latency, word: &str| {
             source.elements(latency).contains(&word.to_owned())
