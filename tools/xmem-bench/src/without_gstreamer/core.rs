@@ -31,7 +31,7 @@ impl Publisher for Sender {
         match self.producer.acquire(self.size) {
             Ok(mut slot) => {
                 write(slot.as_mut_slice())?;
-                let published = slot.publish(FrameMeta::new(self.size));
+                let published = slot.publish_unheld(&FrameMeta::new(self.size));
                 published.map_err(PublishError::from)?;
                 Ok(())
             }
