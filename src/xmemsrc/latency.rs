@@ -34,6 +34,8 @@ pub(super) struct Delays {
     pub(super) least: gst::ClockTime,
     /// By how much all frames were later than their times when that was measured.
     pub(super) measured: gst::ClockTime,
+    /// The most by which a frame was published before its time, in steps.
+    pub(super) ahead: gst::ClockTime,
 }
 
 /// The times that decide.
@@ -89,6 +91,7 @@ impl Latency {
             paid,
             least,
             measured,
+            ahead,
             ..
         } = self.times().delays;
         let promised = playback.latency(mode);
@@ -96,7 +99,9 @@ impl Latency {
             XmemSrcTimestampMode::Arrival => promised,
             _ => promised.max(measured),
         };
-        let kept = playback.kept().map(|kept| kept.saturating_add(least));
+        let kept = playback
+            .kept()
+            .map(|kept| kept.saturating_add(least).saturating_sub(ahead));
         let producer = kept.map_or(promised, |kept| promised.min(kept));
         producer.saturating_sub(paid).saturating_add(deadline)
     }
@@ -156,10 +161,12 @@ impl Latency {
         }
     }
 
+    /// How long after its publication downstream may wait for a frame's time.
     fn wait(&self) -> gst::ClockTime {
         let times = self.times();
         let latency = times.pipeline.max(times.expected);
-        latency.saturating_add(times.delays.shift)
+        let Delays { shift, ahead, .. } = times.delays;
+        latency.saturating_add(shift).saturating_add(ahead)
     }
 
     /// Asks the present producer to keep frames for as long as downstream may need. Called when one of the times, the caps or the

@@ -91,8 +91,9 @@ pub(super) struct ToRunningTime {
     follows: bool,
     /// The pipeline plays again after a pause, or its running time was reset.
     has_resumed: bool,
-    /// The least time from that of a frame of this producer to its publication.
-    delay: Option<gst::ClockTime>,
+    /// The least time from that of a frame of this producer to its publication, in nanoseconds. Negative: frames come ahead of their
+    /// times.
+    delay: Option<i64>,
     /// From when on the delay can be reported, on CLOCK_MONOTONIC. `None`: there was no frame of this producer yet.
     measured_at: Option<i64>,
     /// The delay after `MEASURED_FOR`. Zero: not to be reported.
@@ -202,7 +203,8 @@ impl ToRunningTime {
             } else {
                 gst::ClockTime::ZERO
             },
-            least: self.delay.unwrap_or_default(),
+            least: timing::elapsed(0, self.delay.unwrap_or_default()),
+            ahead: timing::elapsed(self.delay.unwrap_or_default(), 0),
             measured: self.measured.unwrap_or_default(),
         }
     }
@@ -376,7 +378,7 @@ impl ToRunningTime {
             // A decoder adds the time by which frames are decoded earlier.
             let shown = meta.timestamp.unwrap_or(earliest);
             let published_at = lease.info().published_at;
-            let late = timing::elapsed(shown, published_at);
+            let late = published_at.saturating_sub(shown);
             let is_less = self.delay.is_none_or(|delay| late < delay);
             if is_less || self.measured_at.is_some_and(|at| published_at >= at) {
                 self.note_delay(late, published_at, playback);
@@ -465,16 +467,17 @@ impl ToRunningTime {
     /// The delay is less than before, or was measured for long enough. Frames that were held up, such as those of a camera that waited
     /// for a consumer, are over after a short time. If all are later than promised, the producer does not report its latency.
     #[cold]
-    fn note_delay(&mut self, late: gst::ClockTime, published_at: i64, playback: &Playback) {
+    fn note_delay(&mut self, late: i64, published_at: i64, playback: &Playback) {
         let end = published_at.saturating_add_unsigned(MEASURED_FOR.nseconds());
         let at = *self.measured_at.get_or_insert(end);
-        let step = STEP * (late.nseconds() / STEP.nseconds());
-        let delay = self.delay.map_or(step, |delay| delay.min(step));
-        self.delay = Some(delay);
+        let step = STEP.nseconds().cast_signed();
+        let late = late.div_euclid(step).saturating_mul(step);
+        self.delay = Some(self.delay.map_or(late, |delay| delay.min(late)));
         if published_at >= at {
             self.measured_at = Some(i64::MAX);
             let is_live = playback.timeline().live && self.delivery == Delivery::Live;
-            let measured = if is_live { delay } else { gst::ClockTime::ZERO };
+            let least = self.delays().least;
+            let measured = if is_live { least } else { gst::ClockTime::ZERO };
             self.measured.get_or_insert(measured);
         }
         self.has_news = true;

@@ -3,6 +3,8 @@
 //! A consumer that keeps up misses no frame: also if its sink waits for the frames' times and they come early, and if they come in
 //! bursts. A jitter buffer promises a latency, and passes its packets at once as long as none is missing.
 
+use std::net::UdpSocket;
+
 use crate::support::{process::*, *};
 use gst::prelude::*;
 
@@ -126,6 +128,39 @@ fn sound_that_comes_at_once_beside_video_behind_a_jitter_buffer() {
         "xmemsrc pool=p ! videoconvert ! fakesink sync=true xmemsrc pool=sound ! audioconvert ! fakesink sync=true",
     );
     for (pool, frames) in [("p", 75), ("sound", 300)] {
+        let (received, missed) = after(&pools, pool, frames);
+        keeps_up(pool, received, missed, &consumer);
+    }
+}
+
+/// FFmpeg sends the pictures and sound of a transport stream 0.7 s before their times, and the demuxer has a latency of 0.7 s.
+#[test]
+fn a_transport_stream_that_is_sent_ahead_of_its_times() {
+    let pools = prepared();
+    let port = UdpSocket::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let mut ffmpeg = command(&pools, "ffmpeg");
+    let sent = format!(
+        "-v fatal -re -f lavfi -i testsrc2=s=320x240:r=25 -re -f lavfi -i sine=r=48000 -c:v libx264 -tune zerolatency -g 25 \
+         -pix_fmt yuv420p -c:a aac -f mpegts udp://127.0.0.1:{port}?pkt_size=1316"
+    );
+    let _sender = Launch::start(&pools, "ffmpeg", ffmpeg.args(sent.split_whitespace()));
+    let _producer = producer(
+        &pools,
+        &format!(
+            "udpsrc port={port} ! tsdemux name=d d. ! queue ! h264parse ! avdec_h264 ! xmemsink pool=p \
+             d. ! queue ! aacparse ! avdec_aac ! audioconvert ! xmemsink pool=sound"
+        ),
+    );
+    let consumer = Launch::new(
+        &pools,
+        "consumer",
+        "xmemsrc pool=p ! videoconvert ! fakesink sync=true xmemsrc pool=sound ! audioconvert ! fakesink sync=true",
+    );
+    for (pool, frames) in [("p", 75), ("sound", 150)] {
         let (received, missed) = after(&pools, pool, frames);
         keeps_up(pool, received, missed, &consumer);
     }
