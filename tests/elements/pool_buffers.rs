@@ -269,6 +269,29 @@ fn an_alias_keeps_the_slot_of_its_memory() {
     }
 }
 
+/// As a program that draws into one buffer, and pushes a copy of each picture.
+#[test]
+fn a_copy_of_what_is_still_written_does_not_change() {
+    gst::init().unwrap();
+    let buffer = Offered::new().acquire();
+    let memory = buffer.peek_memory(0).as_mut_ptr();
+    // SAFETY: a live memory, which this maps and unmaps.
+    let copies = unsafe {
+        let mut info = std::mem::zeroed();
+        assert!(gst::ffi::gst_memory_map(memory, &mut info, gst::ffi::GST_MAP_WRITE) != 0);
+        let canvas = std::slice::from_raw_parts_mut(info.data, info.size);
+        canvas.fill(1);
+        let copies = [buffer.copy(), buffer.copy_deep().unwrap()];
+        canvas.fill(2);
+        gst::ffi::gst_memory_unmap(memory, &mut info);
+        copies
+    };
+    for copy in copies {
+        let copy = copy.into_mapped_buffer_readable().unwrap();
+        assert!(copy.iter().all(|byte| *byte == 1));
+    }
+}
+
 /// As with every GstBufferPool, they stay with the buffer while it is kept.
 #[test]
 fn objects_attached_to_a_buffer_are_released_at_the_latest_with_its_pool() {

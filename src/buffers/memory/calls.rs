@@ -53,7 +53,7 @@ pub(crate) unsafe extern "C" fn map(
     let (slot, _) = unsafe { slot_of(mem) };
     let may_map = flags & gst::ffi::GST_MAP_WRITE == 0 || slot.lease().is_writable();
     if may_map && !slot.base.is_null() {
-        slot.note_mapped();
+        slot.note_mapped(flags);
         slot.base.cast()
     } else {
         ptr::null_mut()
@@ -68,9 +68,9 @@ pub(crate) unsafe extern "C" fn unmap(mem: *mut gst::ffi::GstMemory) {
 
 /// `GstAllocator::mem_copy`.
 ///
-/// libav keeps its output frames mapped for writing. GStreamer then cannot lock them exclusively a second time, and asks for a
-/// copy of each. If the whole of an unpublished slot is to be copied while it is write-locked, this returns a read-only alias
-/// of the slot. Otherwise it copies.
+/// libav keeps its output frames mapped for reading and writing. GStreamer then cannot lock them exclusively a second time, and asks
+/// for a copy of each. If the whole of an unpublished slot is to be copied while it is so mapped, this returns a read-only alias
+/// of the slot. Otherwise it copies: a program that only writes may go on to do so, and wants a copy.
 pub(crate) unsafe extern "C" fn copy(
     mem: *mut gst::ffi::GstMemory,
     offset: isize,
@@ -81,7 +81,7 @@ pub(crate) unsafe extern "C" fn copy(
     unsafe {
         let (slot, owner) = slot_of(mem);
         let whole = offset == 0 && (size == -1 || size as usize == (*mem).size);
-        if whole && is_write_locked(mem) && slot.lease().is_writable() {
+        if whole && is_write_locked(mem) && slot.is_updated() && slot.lease().is_writable() {
             let shape = Shape {
                 flags: gst::ffi::GST_MEMORY_FLAG_READONLY,
                 maxsize: (*mem).maxsize,

@@ -9,7 +9,7 @@ use std::{
     mem, ptr,
     sync::{
         Arc, Mutex, MutexGuard,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
 };
 
@@ -50,6 +50,8 @@ pub(super) struct Slot {
     pub(super) tally: Option<Arc<Tally>>,
     /// How often the memories are mapped.
     mappings: AtomicU32,
+    /// Who mapped it last for writing also reads it.
+    is_updated: AtomicBool,
     lease: Mutex<Lease>,
 }
 
@@ -67,6 +69,7 @@ impl Default for Slot {
             index: 0,
             tally: None,
             mappings: AtomicU32::new(0),
+            is_updated: AtomicBool::new(false),
             lease: Mutex::default(),
         }
     }
@@ -80,12 +83,22 @@ impl Slot {
             index: 0,
             tally: Some(tally.clone()),
             mappings: AtomicU32::new(0),
+            is_updated: AtomicBool::new(false),
             lease: Mutex::new(lease),
         }
     }
 
-    pub(super) fn note_mapped(&self) {
+    pub(super) fn note_mapped(&self, flags: gst::ffi::GstMapFlags) {
         self.mappings.fetch_add(1, Ordering::Relaxed);
+        if flags & gst::ffi::GST_MAP_WRITE != 0 {
+            let reads = flags & gst::ffi::GST_MAP_READ != 0;
+            self.is_updated.store(reads, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether what maps it for writing also reads it, as decoders do that predict from their last frames.
+    pub(super) fn is_updated(&self) -> bool {
+        self.is_updated.load(Ordering::Relaxed)
     }
 
     /// Release: pairs with [`is_mapped`](Self::is_mapped).
