@@ -194,76 +194,49 @@ fn config(endpoint: &Endpoint, side: Side) -> Result<Config, Error> {
         Side::ConnectsToRouter => "client",
         _ => "peer",
     };
-    let queue = "transport/link/tx/queue";
-    let mut settings = vec![
-        ("mode".to_owned(), quoted(mode)),
-        ("scouting/multicast/enabled".to_owned(), "false".to_owned()),
-        ("scouting/gossip/enabled".to_owned(), "false".to_owned()),
-        ("listen/endpoints".to_owned(), listen),
-        ("connect/endpoints".to_owned(), connect),
-        (
-            "connect/retry".to_owned(),
-            "{period_init_ms: 200, period_max_ms: 1000, period_increase_factor: 2}".to_owned(),
-        ),
-        ("transport/link/tx/lease".to_owned(), "5000".to_owned()),
-        (format!("{queue}/size/data"), "16".to_owned()),
-        (
-            format!("{queue}/congestion_control/drop/wait_before_drop"),
-            "0".to_owned(),
-        ),
-        (
-            "transport/link/rx/buffer_size".to_owned(),
-            "1048576".to_owned(),
-        ),
-        // Messages of the bridge fit into a batch. Zenoh would put fragments together to messages of 1 GiB.
-        (
-            "transport/link/rx/max_message_size".to_owned(),
-            "262144".to_owned(),
-        ),
-        (
-            "transport/unicast/open_timeout".to_owned(),
-            "1500".to_owned(),
-        ),
-        (
-            "transport/unicast/accept_timeout".to_owned(),
-            "1500".to_owned(),
-        ),
-    ];
+    let mut config = Config::default();
+    let mut set = |name: &str, value: &str| {
+        let set = config.insert_json5(name, value);
+        set.map_err(|error| format!("{name} {value}: {error}"))
+    };
+    set("mode", &quoted(mode))?;
+    set("scouting/multicast/enabled", "false")?;
+    set("scouting/gossip/enabled", "false")?;
+    set("listen/endpoints", &listen)?;
+    set("connect/endpoints", &connect)?;
+    let retry = "{period_init_ms: 200, period_max_ms: 1000, period_increase_factor: 2}";
+    set("connect/retry", retry)?;
+    set("transport/link/tx/lease", "5000")?;
+    set("transport/link/tx/queue/size/data", "16")?;
+    let drop = "transport/link/tx/queue/congestion_control/drop";
+    set(&format!("{drop}/wait_before_drop"), "0")?;
+    set("transport/link/rx/buffer_size", "1048576")?;
+    // Messages of the bridge fit into a batch. Zenoh would put fragments together to messages of 1 GiB.
+    set("transport/link/rx/max_message_size", "262144")?;
+    set("transport/unicast/open_timeout", "1500")?;
+    set("transport/unicast/accept_timeout", "1500")?;
     if matches!(side, Side::ConnectsOnce | Side::ConnectsToRouter) {
         // Make only one attempt, which `open_timeout` limits, because the error after several attempts does not contain the
         // cause.
-        settings.push(("connect/timeout_ms".to_owned(), "0".to_owned()));
-        settings.push(("connect/exit_on_failure".to_owned(), "true".to_owned()));
+        set("connect/timeout_ms", "0")?;
+        set("connect/exit_on_failure", "true")?;
     }
     if let Some(identity) = &endpoint.identity {
         let [own, own_key] = match side {
             Side::Listens => ["listen_certificate", "listen_private_key"],
             _ => ["connect_certificate", "connect_private_key"],
         };
-        let files = [
-            ("root_ca_certificate", &identity.authority),
-            (own, &identity.certificate),
-            (own_key, &identity.key),
-        ];
-        for (name, file) in files {
-            let holds = if file == &identity.key {
-                "PRIVATE KEY-----"
-            } else {
-                "BEGIN CERTIFICATE-----"
-            };
+        let (certificate, key) = ("BEGIN CERTIFICATE-----", "PRIVATE KEY-----");
+        for (name, file, holds) in [
+            ("root_ca_certificate", &identity.authority, certificate),
+            (own, &identity.certificate, certificate),
+            (own_key, &identity.key, key),
+        ] {
             check_pem(file, holds)?;
             let name = format!("transport/link/tls/{name}");
-            settings.push((name, quoted(file.display())));
+            set(&name, &quoted(file.display()))?;
         }
-        settings.push((
-            "transport/link/tls/enable_mtls".to_owned(),
-            "true".to_owned(),
-        ));
-    }
-    let mut config = Config::default();
-    for (name, value) in settings {
-        let set = config.insert_json5(&name, &value);
-        set.map_err(|error| format!("{name} {value}: {error}"))?;
+        set("transport/link/tls/enable_mtls", "true")?;
     }
     Ok(config)
 }
