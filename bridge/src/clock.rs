@@ -60,20 +60,12 @@ impl Estimate {
     }
 }
 
-/// The way in which the offset is estimated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Method {
-    RoundTrips,
-    Tai,
-}
-
-/// TAI is used if its error is smaller. The round trips need no trust in the clocks, so TAI is not used if they contradict it.
-fn choose(round_trips: Estimate, tai: Option<Estimate>) -> (Method, Estimate) {
+/// The better estimate, with the name of its method. TAI is used if its error is smaller. The round trips need no trust in the clocks,
+/// so TAI is not used if they contradict it.
+fn choose(round_trips: Estimate, tai: Option<Estimate>) -> (&'static str, Estimate) {
     match tai {
-        Some(tai) if tai.error < round_trips.error && tai.agrees_with(round_trips) => {
-            (Method::Tai, tai)
-        }
-        _ => (Method::RoundTrips, round_trips),
+        Some(tai) if tai.error < round_trips.error && tai.agrees_with(round_trips) => ("TAI", tai),
+        _ => ("round trips", round_trips),
     }
 }
 
@@ -122,7 +114,7 @@ impl Clock {
         estimates.min_by_key(|it| it.error)
     }
 
-    fn best(&self) -> Option<(Method, Estimate)> {
+    fn best(&self) -> Option<(&'static str, Estimate)> {
         Some(choose(self.by_round_trips()?, self.tai))
     }
 
@@ -158,10 +150,6 @@ impl Display for Clock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some((method, best)) = self.best() else {
             return f.write_str("times not yet converted");
-        };
-        let method = match method {
-            Method::RoundTrips => "round trips",
-            Method::Tai => "TAI",
         };
         let milliseconds = best.error as f64 / 1e6;
         write!(f, "times by {method} within {milliseconds:.2} ms")
