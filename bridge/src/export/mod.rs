@@ -15,7 +15,7 @@ use crate::cli::Export;
 use crate::link::{Link, Side};
 use crate::report::line;
 use crate::signals::Signals;
-use crate::wire::{Down, Ids, Up};
+use crate::wire::{Down, Ids, Pulse, Up};
 use crate::{Error, keys, lock, random};
 use mailbox::Mailbox;
 use session::Active;
@@ -63,15 +63,14 @@ impl Sessions {
                         ..credit.ids
                     };
                     let now = monotonic_ns();
-                    let (echo, received, sent) = (credit.sent, now, now);
-                    let pulse = Down::Pulse {
+                    let pulse = Pulse {
                         ids,
-                        echo,
-                        received,
-                        sent,
+                        echo: credit.sent,
+                        received: now,
+                        sent: now,
                         tai: None,
                     };
-                    self.send(pool, ids.importer, &pulse);
+                    self.send(pool, ids.importer, &Down::Pulse(pulse));
                 }
             },
             Up::Request(request) => {

@@ -17,7 +17,7 @@ use crate::link::{Link, Outlet, Urgency};
 use crate::report::{Minute, State, line};
 use crate::tai;
 use crate::window::{CREDIT_TIME, Sender};
-use crate::wire::{Begin, CHUNK_HEAD, Chunk, Down, Ids, Kind, MAX_CHUNK, Place, Probe};
+use crate::wire::{Begin, CHUNK_HEAD, Chunk, Down, Ids, Kind, MAX_CHUNK, Place, Probe, Pulse};
 use crate::{Error, keys};
 
 /// The longest wait for a frame or a message. After it, the session checks all conditions again.
@@ -252,13 +252,13 @@ impl Session {
             self.stickies.theirs = credit.sticky;
         }
         if let Some((echo, received)) = inbox.echo {
-            let pulse = Down::Pulse {
+            let pulse = Down::Pulse(Pulse {
                 ids: self.mailbox.ids(),
                 echo,
                 received,
                 tai: self.tai.read(Instant::now()),
                 sent: monotonic_ns(),
-            };
+            });
             self.down.send(pulse.encode(), Bytes::new());
         }
         let now = Instant::now();

@@ -12,7 +12,7 @@ use xmem_core::{
 use super::assembly::Assembly;
 use crate::clock::Clock;
 use crate::window::{CREDIT_EVERY, Receiver, SILENCE};
-use crate::wire::{Begin, Credit, Data, Ids, Kind, Malformed, Probe, Tai};
+use crate::wire::{Begin, Credit, Data, Ids, Kind, Malformed, Probe, Pulse};
 use crate::{MARK, lock, tai};
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -125,15 +125,10 @@ impl Inbound {
         (error > duration).then_some(error)
     }
 
-    /// Handles a pulse of the exporter, with its three times of a round trip and its reading of CLOCK_TAI.
-    pub(super) fn pulse(
-        &mut self,
-        ids: Ids,
-        [echo, received, sent]: [i64; 3],
-        tai: Option<Tai>,
-        now: Instant,
-    ) {
+    /// Handles a pulse of the exporter.
+    pub(super) fn pulse(&mut self, pulse: &Pulse, now: Instant) {
         let arrived = monotonic_ns();
+        let ids = pulse.ids;
         if ids.importer != self.ids.importer {
             return;
         }
@@ -152,8 +147,8 @@ impl Inbound {
         self.heard = Some(now);
         let here = self.tai.read(now);
         let mut clock = lock(&self.clock);
-        clock.add(echo, received, sent, arrived);
-        clock.set_tai(here, tai);
+        clock.add(pulse.echo, pulse.received, pulse.sent, arrived);
+        clock.set_tai(here, pulse.tai);
     }
 
     /// Returns the next credit, and gives up an item without progress. `is_wanted`: the local pool has consumers.

@@ -126,16 +126,10 @@ pub(crate) fn run(import: &Import) -> Result<(), Error> {
     let _down = link.inlet(
         keys::down(pool, importer),
         move |_, bytes| match Down::decode(bytes) {
-            Ok(Down::Pulse {
-                ids,
-                echo,
-                received,
-                sent,
-                tai,
-            }) => {
+            Ok(Down::Pulse(pulse)) => {
                 let mut inbound = lock(&taking);
                 let had = inbound.ids();
-                inbound.pulse(ids, [echo, received, sent], tai, Instant::now());
+                inbound.pulse(&pulse, Instant::now());
                 let has = inbound.ids();
                 drop(inbound);
                 if has != had {

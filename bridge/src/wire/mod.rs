@@ -102,19 +102,8 @@ pub struct Tai {
 /// A message from the exporter to the importer that is not part of the stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Down {
-    /// The answer to a hello or a credit. Its three times and the time of its arrival give the offset of the two clocks.
-    Pulse {
-        /// The instances of the stream.
-        ids: Ids,
-        /// The time in the hello or the credit.
-        echo: i64,
-        /// The exporter's time when the hello or the credit arrived.
-        received: i64,
-        /// The exporter's time when it sent this message.
-        sent: i64,
-        /// `None`: the clock of the exporter is not synchronised.
-        tai: Option<Tai>,
-    },
+    /// See [`Pulse`].
+    Pulse(Pulse),
     /// The exporter refuses the stream.
     Refusal {
         /// The instance of the importer.
@@ -122,6 +111,21 @@ pub enum Down {
         /// The reason, as text for the user.
         reason: String,
     },
+}
+
+/// The answer to a hello or a credit. Its three times and the time of its arrival give the offset of the two clocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pulse {
+    /// The instances of the stream.
+    pub ids: Ids,
+    /// The time in the hello or the credit.
+    pub echo: i64,
+    /// The exporter's time when the hello or the credit arrived.
+    pub received: i64,
+    /// The exporter's time when it sent this message.
+    pub sent: i64,
+    /// `None`: the clock of the exporter is not synchronised.
+    pub tai: Option<Tai>,
 }
 
 /// A message of the stream.
@@ -319,20 +323,14 @@ impl Down {
     /// Encodes the message.
     pub fn encode(&self) -> Vec<u8> {
         match self {
-            Self::Pulse {
-                ids,
-                echo,
-                received,
-                sent,
-                tai,
-            } => {
+            Self::Pulse(pulse) => {
                 let mut out = start(1);
-                ids.encode(&mut out);
-                for time in [echo, received, sent] {
+                pulse.ids.encode(&mut out);
+                for time in [pulse.echo, pulse.received, pulse.sent] {
                     out.extend(time.to_le_bytes());
                 }
-                out.push(tai.is_some().into());
-                if let Some(tai) = tai {
+                out.push(pulse.tai.is_some().into());
+                if let Some(tai) = pulse.tai {
                     out.extend(tai.offset.to_le_bytes());
                     out.extend(tai.error.to_le_bytes());
                 }
@@ -355,7 +353,7 @@ impl Down {
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let (kind, mut from) = open(bytes)?;
         let down = match kind {
-            1 => Self::Pulse {
+            1 => Self::Pulse(Pulse {
                 ids: Ids::decode(&mut from)?,
                 echo: from.i64()?,
                 received: from.i64()?,
@@ -367,7 +365,7 @@ impl Down {
                     }),
                     false => None,
                 },
-            },
+            }),
             2 => Self::Refusal {
                 importer: from.u64()?,
                 reason: from.text(MAX_REASON)?,

@@ -104,7 +104,7 @@ proptest! {
             prop_assert_eq!(Up::decode(&up.encode()), Ok(up.clone()));
             is_exact(&up.encode(), Up::decode);
         }
-        for down in [Down::Pulse { ids, echo, received, sent, tai }, Down::Refusal { importer, reason: text }] {
+        for down in [Down::Pulse(Pulse { ids, echo, received, sent, tai }), Down::Refusal { importer, reason: text }] {
             prop_assert_eq!(Down::decode(&down.encode()), Ok(down.clone()));
             is_exact(&down.encode(), Down::decode);
         }

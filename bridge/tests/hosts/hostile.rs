@@ -9,7 +9,7 @@ use xmem_bridge::keys;
 use xmem_bridge::link::{Endpoint, Link, Outlet, Side, Urgency};
 use xmem_bridge::window::span;
 use xmem_bridge::wire::{
-    Begin, Chunk, Credit, Down, Hello, Ids, Kind, MAX_FRAME, Place, Probe, Request, Tai, Up,
+    Begin, Chunk, Credit, Down, Hello, Ids, Kind, MAX_FRAME, Place, Probe, Pulse, Request, Tai, Up,
     VERSION,
 };
 use xmem_core::{FrameMeta, VideoLayout, monotonic_ns};
@@ -47,7 +47,7 @@ impl Forger {
                     importer: hello.importer,
                 };
                 let now = monotonic_ns();
-                let pulse = Down::Pulse {
+                let pulse = Down::Pulse(Pulse {
                     ids,
                     echo: hello.sent,
                     received: now,
@@ -57,7 +57,7 @@ impl Forger {
                         offset: i64::MIN,
                         error: 0,
                     }),
-                };
+                });
                 answering.send(keys::down("cam0", hello.importer), pulse.encode());
             }
             Ok(Up::Credit(credit)) => *taken.lock().unwrap() = Some(credit),
@@ -229,7 +229,7 @@ fn a_forging_importer_does_no_harm() {
     let exporter = Arc::<Mutex<u64>>::default();
     let named = exporter.clone();
     let _inlet = link.inlet(keys::down("cam0", 7), move |_, bytes| {
-        if let Ok(Down::Pulse { ids, .. }) = Down::decode(bytes) {
+        if let Ok(Down::Pulse(Pulse { ids, .. })) = Down::decode(bytes) {
             *named.lock().unwrap() = ids.exporter;
         }
     });
