@@ -7,7 +7,8 @@ mod diagnosis;
 mod inbound;
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -28,28 +29,10 @@ use inbound::{Figures, Inbound, RemotePool};
 /// How long the importer prints a refusal as its state. The exporter repeats refusals.
 const REFUSED: Duration = Duration::from_secs(3);
 
-/// Wakes the main thread. Threads of Zenoh and of the pool use it, because they must not block.
-#[derive(Debug, Default)]
-struct Notifier {
-    notified: Mutex<bool>,
-    changed: Condvar,
-}
-
-impl Notifier {
-    fn notify(&self) {
-        *lock(&self.notified) = true;
-        self.changed.notify_all();
-    }
-
-    fn wait(&self, timeout: Duration) {
-        let notified = lock(&self.notified);
-        let waited = self
-            .changed
-            .wait_timeout_while(notified, timeout, |it| !*it);
-        if let Ok((mut notified, _)) = waited {
-            *notified = false;
-        }
-    }
+/// Wakes the main thread. Threads of Zenoh and of the pool call this, because they must not block.
+fn wake(main: &SyncSender<()>) {
+    // If the channel is full, the main thread was woken already.
+    let _ = main.try_send(());
 }
 
 /// Sends the requests of local consumers to the exporter. It runs on the pool's control thread, which must not wait for a frame.
@@ -79,8 +62,7 @@ impl Requests {
 }
 
 /// The last refusal of the exporter: its reason, and the time of its arrival.
-#[derive(Debug, Default)]
-struct Refused(Option<(String, Instant)>);
+type Refused = Option<(String, Instant)>;
 
 pub(crate) fn run(import: &Import) -> Result<(), Error> {
     let signals = Signals::catch()?;
@@ -90,16 +72,17 @@ pub(crate) fn run(import: &Import) -> Result<(), Error> {
     let local = import.name.as_deref().unwrap_or(pool);
     keys::check_name(local)?;
     let importer = random();
-    let (notifier, clock) = (Arc::<Notifier>::default(), Arc::<Mutex<Clock>>::default());
+    let (main, woken) = sync_channel(1);
+    let clock = Arc::<Mutex<Clock>>::default();
     let requests = Arc::new(Requests {
         importer,
         clock: clock.clone(),
         ..Requests::default()
     });
-    let (waking, sending) = (notifier.clone(), requests.clone());
+    let (waking, sending) = (main.clone(), requests.clone());
     let producer = Producer::builder(local).on_event(move |event| match event {
         PoolEvent::Request { name, data, .. } => sending.send(name, data),
-        _ => waking.notify(),
+        _ => wake(&waking),
     });
     let producer = match import.socket_mode {
         Some(mode) => producer.socket_mode(mode),
@@ -116,13 +99,13 @@ pub(crate) fn run(import: &Import) -> Result<(), Error> {
     let credits = up()?;
     // This is the only call of `set`, so it cannot fail.
     let _ = requests.outlet.set(up()?);
-    let (taking, waking) = (inbound.clone(), notifier.clone());
+    let (taking, waking) = (inbound.clone(), main.clone());
     let _data = link.inlet(keys::data(pool, importer), move |_, bytes| {
         if lock(&taking).data(bytes, Instant::now()) {
-            waking.notify();
+            wake(&waking);
         }
     })?;
-    let (taking, waking, refusing) = (inbound.clone(), notifier.clone(), refused.clone());
+    let (taking, waking, refusing) = (inbound.clone(), main.clone(), refused.clone());
     let _down = link.inlet(
         keys::down(pool, importer),
         move |_, bytes| match Down::decode(bytes) {
@@ -134,14 +117,14 @@ pub(crate) fn run(import: &Import) -> Result<(), Error> {
                 drop(inbound);
                 if has != had {
                     requests.exporter.store(has.exporter, Ordering::Relaxed);
-                    waking.notify();
+                    wake(&waking);
                 }
             }
             Ok(Down::Refusal {
                 importer: id,
                 reason,
             }) if id == importer => {
-                lock(&refusing).0 = Some((reason, Instant::now()));
+                *lock(&refusing) = Some((reason, Instant::now()));
             }
             Ok(Down::Refusal { .. }) => {}
             Err(error) => log::debug!("{error}"),
@@ -191,7 +174,7 @@ pub(crate) fn run(import: &Import) -> Result<(), Error> {
             let times = lock(&clock).to_string();
             report(&origin, &figures, &times);
         }
-        notifier.wait(CREDIT_TIME);
+        let _ = woken.recv_timeout(CREDIT_TIME);
     }
     let figures = lock(&inbound).figures();
     let times = lock(&clock).to_string();
@@ -209,7 +192,7 @@ fn own_name(local: &str) -> String {
 /// The state of the import, for the printed line.
 fn state_text(inbound: &Inbound, refused: &Refused, fault: Option<&Fault>, now: Instant) -> String {
     let is_new = |at: Instant| now.saturating_duration_since(at) < REFUSED;
-    if let Some((reason, at)) = &refused.0
+    if let Some((reason, at)) = refused
         && is_new(*at)
     {
         return format!("refused: {reason}");
