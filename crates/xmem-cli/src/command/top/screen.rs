@@ -17,48 +17,20 @@ use super::rows::{Rows, latency_ns, missed};
 use crate::format::size;
 use crate::pools::{Pool, headline, no_pools};
 
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Order {
-    #[default]
-    Name,
-    Rate,
-    Consumers,
-    Missed,
-    Latency,
-}
+/// The figure of a pool without statistics, and of all pools in the order of their names.
+const NO_FIGURE: f64 = -1.0;
 
-impl Order {
-    fn next(self) -> Self {
-        match self {
-            Self::Name => Self::Rate,
-            Self::Rate => Self::Consumers,
-            Self::Consumers => Self::Missed,
-            Self::Missed => Self::Latency,
-            Self::Latency => Self::Name,
-        }
-    }
+type Figure = fn(&PoolStats) -> f64;
 
-    fn words(self) -> &'static str {
-        match self {
-            Self::Name => "name",
-            Self::Rate => "fps",
-            Self::Consumers => "consumers",
-            Self::Missed => "missed",
-            Self::Latency => "latency",
-        }
-    }
-
-    /// The figure to sort by. Pools with larger values come first.
-    fn figure(self, stats: &PoolStats) -> f64 {
-        match self {
-            Self::Name => 0.0,
-            Self::Rate => stats.fps,
-            Self::Consumers => stats.consumers.len() as f64,
-            Self::Missed => missed(stats) as f64,
-            Self::Latency => latency_ns(stats) as f64,
-        }
-    }
-}
+/// The orders of the pools, with the figures by which they are sorted. Pools with larger figures come first, and pools with the same
+/// one are in the order of their names.
+const ORDERS: [(&str, Figure); 5] = [
+    ("name", |_| NO_FIGURE),
+    ("fps", |stats| stats.fps),
+    ("consumers", |stats| stats.consumers.len() as f64),
+    ("missed", |stats| missed(stats) as f64),
+    ("latency", |stats| latency_ns(stats) as f64),
+];
 
 #[derive(Debug, Default)]
 pub(super) struct Screen {
@@ -68,7 +40,8 @@ pub(super) struct Screen {
     latencies: HashMap<String, Histogram>,
     /// The reason why the figures are not updated.
     error: Option<String>,
-    order: Order,
+    /// The index of the order.
+    order: usize,
     is_frozen: bool,
     /// The name of the selected pool, which may no longer exist.
     selected: Option<String>,
@@ -102,18 +75,11 @@ impl Screen {
     }
 
     fn arrange(&mut self) {
-        let order = self.order;
-        let figure = |pool: &Pool| {
-            pool.stats
-                .as_ref()
-                .map_or(-1.0, |stats| order.figure(stats))
-        };
+        let (_, figure) = ORDERS[self.order];
+        let figure = |pool: &Pool| pool.stats.as_ref().map_or(NO_FIGURE, figure);
         self.pools.sort_by(|one, other| {
-            let by_name = one.name.cmp(&other.name);
-            match order {
-                Order::Name => by_name,
-                _ => figure(other).total_cmp(&figure(one)).then(by_name),
-            }
+            let by_figure = figure(other).total_cmp(&figure(one));
+            by_figure.then_with(|| one.name.cmp(&other.name))
         });
         if self.selected.is_none() {
             self.selected = self.pools.first().map(|pool| pool.name.clone());
@@ -142,7 +108,7 @@ impl Screen {
     }
 
     pub(super) fn sort(&mut self) {
-        self.order = self.order.next();
+        self.order = (self.order + 1) % ORDERS.len();
         self.arrange();
     }
 
@@ -161,7 +127,7 @@ impl Screen {
         let keys = if self.is_open {
             format!("{frozen}q quit  enter back  space freeze")
         } else {
-            let order = self.order.words();
+            let (order, _) = ORDERS[self.order];
             format!("{frozen}q quit  enter open  s sort: {order}  space freeze")
         };
         frame.render_widget(Line::from(keys).dim(), foot);
