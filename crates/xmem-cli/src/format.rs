@@ -25,26 +25,21 @@ pub(crate) fn process(pid: u32) -> String {
 pub(crate) struct Table(comfy_table::Table);
 
 impl Table {
-    pub(crate) fn new<'a>(heading: impl IntoIterator<Item = &'a str>) -> Self {
+    /// `titles` have two spaces between them. Columns of `numbers` are aligned to the right.
+    pub(crate) fn new(titles: &str, numbers: &[usize]) -> Self {
         let mut table = comfy_table::Table::new();
         table
             .load_style(presets::NOTHING)
             // Lines are never wrapped, so that the output does not depend on the terminal.
             .set_content_arrangement(ContentArrangement::Disabled)
-            .set_header(heading.into_iter().collect::<Vec<_>>());
-        for column in table.column_iter_mut() {
+            .set_header(titles.split("  "));
+        for (index, column) in table.column_iter_mut().enumerate() {
             column.set_padding((0, 2));
-        }
-        Self(table)
-    }
-
-    /// Aligns columns of numbers to the right.
-    pub(crate) fn numbers(&mut self, columns: &[usize]) {
-        for index in columns {
-            if let Some(column) = self.0.column_mut(*index) {
+            if numbers.contains(&index) {
                 column.set_cell_alignment(CellAlignment::Right);
             }
         }
+        Self(table)
     }
 
     pub(crate) fn row<const N: usize>(&mut self, cells: [String; N]) {
@@ -133,8 +128,7 @@ mod tests {
 
     #[test]
     fn a_table_lines_up() {
-        let mut table = Table::new(["NAME", "COUNT"]);
-        table.numbers(&[1]);
+        let mut table = Table::new("NAME  COUNT", &[1]);
         table.row(["a".to_owned(), "1".to_owned()]);
         table.row(["longer".to_owned(), "1000".to_owned()]);
         let mut out = Vec::new();

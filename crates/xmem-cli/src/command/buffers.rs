@@ -27,11 +27,9 @@ pub(super) fn show(
         return json(out, &pools::as_json(writers)?);
     }
     writeln!(out, "{}: {}\n", printable(pool), buffers_of(writers.len()))?;
-    let mut table = Table::new(
-        "WRITER  STATE  PID  UP  BUFFERS  IN USE  UNREAD  SET ASIDE  MEMORY  DEVICES  READERS"
-            .split("  "),
-    );
-    table.numbers(&[2, 3, 4, 5, 6, 7, 8, 10]);
+    let titles =
+        "WRITER  STATE  PID  UP  BUFFERS  IN USE  UNREAD  SET ASIDE  MEMORY  DEVICES  READERS";
+    let mut table = Table::new(titles, &[2, 3, 4, 5, 6, 7, 8, 10]);
     for writer in writers {
         table.row(row(writer));
     }

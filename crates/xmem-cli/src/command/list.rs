@@ -44,10 +44,8 @@ pub(crate) fn run(format: Format, out: &mut impl Write) -> Result<(), Error> {
         writeln!(out, "{}", no_pools())?;
         return Ok(());
     }
-    let mut table = Table::new(
-        "POOL  STATE  FORMAT  UP  FPS  PUBLISHED  CONSUMERS  DELIVERY  PID  SOCKET".split("  "),
-    );
-    table.numbers(&[3, 4, 5, 6, 8]);
+    let titles = "POOL  STATE  FORMAT  UP  FPS  PUBLISHED  CONSUMERS  DELIVERY  PID  SOCKET";
+    let mut table = Table::new(titles, &[3, 4, 5, 6, 8]);
     for row in grouped(rows) {
         let none = || "-".to_owned();
         let cells = row.stats.map(|it| {

@@ -83,7 +83,7 @@ pub(super) fn run(
     if format == Format::Json {
         return json(out, &rows);
     }
-    let mut table = Table::new(["POOL", "SOURCE"]);
+    let mut table = Table::new("POOL  SOURCE", &[]);
     for row in rows {
         table.row([row.name, row.source]);
     }

@@ -109,10 +109,8 @@ fn consumers(stats: &PoolStats, out: &mut impl Write) -> Result<(), Error> {
         writeln!(out, "no consumers")?;
         return Ok(());
     }
-    let mut table = Table::new(
-        "CONSUMER  PID  UID  HELD  BUDGET  RECEIVED  MISSED  COPIED  DROPPED  LATENCY ms  OLDEST HELD ms  DEVICE".split("  "),
-    );
-    table.numbers(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]);
+    let titles = "CONSUMER  PID  UID  HELD  BUDGET  RECEIVED  MISSED  COPIED  DROPPED  LATENCY ms  OLDEST HELD ms  DEVICE";
+    let mut table = Table::new(titles, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]);
     for consumer in &stats.consumers {
         let name = match (consumer.via.as_str(), consumer.leaving) {
             ("", false) => consumer.name.clone(),

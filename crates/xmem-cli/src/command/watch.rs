@@ -90,9 +90,8 @@ fn refuse_buffers(pool: &OsStr) -> Result<(), Error> {
 }
 
 fn print(stats: &PoolStats, rates: &mut Rates, out: &mut impl Write) -> Result<(), Error> {
-    let mut table =
-        Table::new("NAME  PID  FRAMES  FPS  COPIED  DROPPED  MISSED  HELD  LATENCY ms".split("  "));
-    table.numbers(&[1, 2, 3, 4, 5, 6, 7, 8]);
+    let titles = "NAME  PID  FRAMES  FPS  COPIED  DROPPED  MISSED  HELD  LATENCY ms";
+    let mut table = Table::new(titles, &[1, 2, 3, 4, 5, 6, 7, 8]);
     rates.tick();
     table.row([
         stats.pool.clone(),

@@ -19,7 +19,6 @@ use crate::cli::Format;
 use crate::format::{Table, json};
 use crate::pools::{self, Pool};
 use crate::tool::on_signals;
-use rows::Rows;
 use screen::Screen;
 
 enum Event {
@@ -129,8 +128,7 @@ fn print(pools: Vec<Pool>, format: Format, out: &mut impl Write) -> Result<(), E
         writeln!(out, "{}", pools::no_pools())?;
         return Ok(());
     }
-    let mut table = Table::new(Rows::POOL_TITLES);
-    table.numbers(&Rows::POOL_NUMBERS);
+    let mut table = Table::new(rows::POOLS.titles, rows::POOLS.numbers);
     for pool in &pools {
         table.row(rows::of_pool(pool));
     }

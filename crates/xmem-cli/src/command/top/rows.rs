@@ -9,6 +9,28 @@ use xmem_core::{ConsumerStats, Delivery, PoolStats};
 use crate::format::{milliseconds, process};
 use crate::pools::{Pool, caps_summary};
 
+/// The columns of a table.
+pub(super) struct Columns {
+    /// With two spaces between them.
+    pub(super) titles: &'static str,
+    /// The columns with numbers.
+    pub(super) numbers: &'static [usize],
+    /// The columns in the order in which they are omitted on a narrow screen.
+    less: &'static [usize],
+}
+
+pub(super) const POOLS: Columns = Columns {
+    titles: "POOL  STATE  FORMAT  FPS  SLOTS  CONSUMERS  COPIED  MISSED  LATENCY ms  HELD s  WAITS FOR",
+    numbers: &[3, 4, 5, 6, 7, 8, 9],
+    less: &[2, 6, 9, 8, 7, 10, 5, 4, 3, 1],
+};
+
+const CONSUMERS: Columns = Columns {
+    titles: "CONSUMER  PID  HELD  HELD s  RECEIVED  MISSED  COPIED  DROPPED  LATENCY ms",
+    numbers: &[1, 2, 3, 4, 5, 6, 7, 8],
+    less: &[7, 6, 4, 1, 8, 3, 5, 2],
+};
+
 /// The rows, with the columns that fit on the screen.
 #[derive(Debug)]
 pub(super) struct Rows {
@@ -18,67 +40,21 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    pub(super) const POOL_TITLES: [&'static str; 11] = [
-        "POOL",
-        "STATE",
-        "FORMAT",
-        "FPS",
-        "SLOTS",
-        "CONSUMERS",
-        "COPIED",
-        "MISSED",
-        "LATENCY ms",
-        "HELD s",
-        "WAITS FOR",
-    ];
-    pub(super) const POOL_NUMBERS: [usize; 7] = [3, 4, 5, 6, 7, 8, 9];
-    /// The columns in the order in which they are omitted on a narrow screen.
-    const POOL_LESS: [usize; 10] = [2, 6, 9, 8, 7, 10, 5, 4, 3, 1];
-
-    const CONSUMER_TITLES: [&'static str; 9] = [
-        "CONSUMER",
-        "PID",
-        "HELD",
-        "HELD s",
-        "RECEIVED",
-        "MISSED",
-        "COPIED",
-        "DROPPED",
-        "LATENCY ms",
-    ];
-    const CONSUMER_NUMBERS: [usize; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
-    const CONSUMER_LESS: [usize; 8] = [7, 6, 4, 1, 8, 3, 5, 2];
-
     pub(super) fn of_pools<'a>(pools: impl Iterator<Item = &'a Pool>, width: u16) -> Self {
-        let rows: Vec<_> = pools.map(of_pool).collect();
-        Self::new(
-            Self::POOL_TITLES,
-            &Self::POOL_NUMBERS,
-            &Self::POOL_LESS,
-            &rows,
-            width,
-        )
+        Self::new(&POOLS, pools.map(of_pool), width)
     }
 
     pub(super) fn of_consumers(stats: &PoolStats, width: u16) -> Self {
-        let rows: Vec<_> = stats.consumers.iter().map(of_consumer).collect();
-        let less = &Self::CONSUMER_LESS;
-        Self::new(
-            Self::CONSUMER_TITLES,
-            &Self::CONSUMER_NUMBERS,
-            less,
-            &rows,
-            width,
-        )
+        Self::new(&CONSUMERS, stats.consumers.iter().map(of_consumer), width)
     }
 
     fn new<const N: usize>(
-        titles: [&'static str; N],
-        numbers: &[usize],
-        less: &[usize],
-        rows: &[[String; N]],
+        all: &Columns,
+        rows: impl Iterator<Item = [String; N]>,
         width: u16,
     ) -> Self {
+        let rows: Vec<_> = rows.collect();
+        let titles: Vec<_> = all.titles.split("  ").collect();
         let widths: [usize; N] = std::array::from_fn(|at| {
             let cells = rows.iter().map(|row| row[at].width());
             cells.max().unwrap_or(0).max(titles[at].width())
@@ -86,7 +62,7 @@ impl Rows {
         let mut shown: Vec<usize> = (0..N).collect();
         // One more for the space between columns.
         let needed = |shown: &[usize]| shown.iter().map(|at| widths[*at] + 1).sum::<usize>();
-        for at in less {
+        for at in all.less {
             if needed(&shown) <= usize::from(width) + 1 {
                 break;
             }
@@ -94,7 +70,7 @@ impl Rows {
         }
         let column = |at: &usize| {
             let width = u16::try_from(widths[*at]).unwrap_or(u16::MAX);
-            (titles[*at], width, numbers.contains(at))
+            (titles[*at], width, all.numbers.contains(at))
         };
         Self {
             columns: shown.iter().map(column).collect(),
@@ -106,7 +82,7 @@ impl Rows {
     }
 }
 
-/// The cells of a pool, in the order of [`Rows::POOL_TITLES`].
+/// The cells of a pool, in the order of [`POOLS`].
 pub(super) fn of_pool(pool: &Pool) -> [String; 11] {
     let none = || "-".to_owned();
     let name = printable(&pool.name);
@@ -144,7 +120,7 @@ pub(super) fn of_pool(pool: &Pool) -> [String; 11] {
     ]
 }
 
-/// The cells of a consumer, in the order of [`Rows::CONSUMER_TITLES`].
+/// The cells of a consumer, in the order of [`CONSUMERS`].
 fn of_consumer(consumer: &ConsumerStats) -> [String; 9] {
     let name = printable(&consumer.name);
     [
