@@ -11,7 +11,8 @@ use std::time::Duration;
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::header::{
-    ALLOW, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderMap, HeaderValue, X_CONTENT_TYPE_OPTIONS,
+    ALLOW, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue,
+    X_CONTENT_TYPE_OPTIONS,
 };
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -136,18 +137,15 @@ async fn handle_connection(
 }
 
 fn with_common_headers(mut response: Response) -> Response {
+    let resource_policy = HeaderName::from_static("cross-origin-resource-policy");
     for (name, value) in [
         (CACHE_CONTROL, "no-store"),
         (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (resource_policy, "same-origin"),
     ] {
-        response
-            .headers_mut()
-            .insert(name, HeaderValue::from_static(value));
+        let value = HeaderValue::from_static(value);
+        response.headers_mut().insert(name, value);
     }
-    let same_origin = HeaderValue::from_static("same-origin");
-    response
-        .headers_mut()
-        .insert("cross-origin-resource-policy", same_origin);
     response
 }
 
