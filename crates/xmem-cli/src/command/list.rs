@@ -5,7 +5,7 @@
 use std::io::Write;
 
 use serde::Serialize;
-use xmem_core::{BufferPool, Delivery, PoolStats};
+use xmem_core::{BufferPool, Delivery};
 
 use crate::Error;
 use crate::cli::Format;
@@ -127,22 +127,16 @@ impl From<Pool> for Row {
             name: pool.name,
             path: pool.path.to_string_lossy().into_owned(),
             state: pool.state,
-            stats: pool.stats.map(Answer::from),
-        }
-    }
-}
-
-impl From<PoolStats> for Answer {
-    fn from(stats: PoolStats) -> Self {
-        Self {
-            format: caps_summary(&stats),
-            up_ns: stats.up_ns,
-            fps: stats.fps,
-            pid: stats.pid,
-            delivery: stats.delivery,
-            published: stats.published,
-            consumers: stats.consumers.len(),
-            devices: stats.devices,
+            stats: pool.stats.map(|stats| Answer {
+                format: caps_summary(&stats),
+                up_ns: stats.up_ns,
+                fps: stats.fps,
+                pid: stats.pid,
+                delivery: stats.delivery,
+                published: stats.published,
+                consumers: stats.consumers.len(),
+                devices: stats.devices,
+            }),
         }
     }
 }
