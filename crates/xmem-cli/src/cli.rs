@@ -123,6 +123,46 @@ impl Share {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct Watch {
+    /// The pool's name, or its socket's path
+    pub(crate) pool: OsString,
+    /// Interval between updates, from 0.01 to 86400, such as 0.5
+    #[arg(long, short, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+    pub(crate) interval: Duration,
+    /// Stop after this number of updates
+    #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) count: Option<u64>,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Top {
+    /// Interval between updates, from 0.01 to 86400, such as 0.5
+    #[arg(long, short, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+    pub(crate) interval: Duration,
+    /// Print the pools once and exit
+    #[arg(long)]
+    pub(crate) once: bool,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Snapshot {
+    /// The pool's name, or its socket's path
+    pub(crate) pool: OsString,
+    /// The extension sets the format: .png, .jpg, .npy (RGB, for NumPy) or .raw (the frame in the pool's format)
+    pub(crate) file: PathBuf,
+    /// Take the newest published frame instead of the next one
+    #[arg(long)]
+    pub(crate) newest: bool,
+    /// Time to wait for a frame
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = interval)]
+    pub(crate) timeout: Duration,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct Record {
     /// The pool's name, or its socket's path
     pub(crate) pool: OsString,
@@ -182,42 +222,11 @@ pub(crate) enum Command {
         output: Output,
     },
     /// Show a pool repeatedly, and wait while it has no producer. With JSON, print one line each time
-    Watch {
-        /// The pool's name, or its socket's path
-        pool: OsString,
-        /// Interval between updates, from 0.01 to 86400, such as 0.5
-        #[arg(long, short, value_name = "SECONDS", default_value = "1", value_parser = interval)]
-        interval: Duration,
-        /// Stop after this number of updates
-        #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-        count: Option<u64>,
-        #[command(flatten)]
-        output: Output,
-    },
+    Watch(Watch),
     /// Show all pools on the full screen. Keys: q (quit), arrows (select), enter (open a pool), s (sort), space (freeze)
-    Top {
-        /// Interval between updates, from 0.01 to 86400, such as 0.5
-        #[arg(long, short, value_name = "SECONDS", default_value = "1", value_parser = interval)]
-        interval: Duration,
-        /// Print the pools once and exit
-        #[arg(long)]
-        once: bool,
-        #[command(flatten)]
-        output: Output,
-    },
+    Top(Top),
     /// Write a picture of a pool to a file
-    Snapshot {
-        /// The pool's name, or its socket's path
-        pool: OsString,
-        /// The extension sets the format: .png, .jpg, .npy (RGB, for NumPy) or .raw (the frame in the pool's format)
-        file: PathBuf,
-        /// Take the newest published frame instead of the next one
-        #[arg(long)]
-        newest: bool,
-        /// Time to wait for a frame
-        #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = interval)]
-        timeout: Duration,
-    },
+    Snapshot(Snapshot),
     /// Write the frames of a pool to standard output as Y4M, for example for `ffplay -`, and skip frames if the reader is slow
     Tap {
         /// The pool's name, or its socket's path

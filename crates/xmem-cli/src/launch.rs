@@ -146,11 +146,6 @@ pub(crate) fn property(name: &str, value: impl AsRef<OsStr>) -> String {
     text + "\\\""
 }
 
-/// A timeout as a property.
-pub(crate) fn connection_timeout(timeout: Duration) -> String {
-    format!("connection-timeout={}", timeout.as_nanos())
-}
-
 /// The exit code for the end of a tool: as shells do for a signal, such as SIGPIPE when the reader of `tap` has ended.
 pub(crate) fn exit_code(status: ExitStatus) -> ExitCode {
     let code = status.code().or(status.signal().map(|it| 128 + it));

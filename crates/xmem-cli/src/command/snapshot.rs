@@ -2,7 +2,6 @@
 
 //! `xmem snapshot POOL FILE`
 
-use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::AsRawFd;
@@ -14,9 +13,10 @@ use std::time::Duration;
 use crate::Error;
 use crate::caps::Caps;
 use crate::child;
+use crate::cli::Snapshot;
 use crate::launch::{
-    TO_JPEG, TOOL, check_decodable, connection_timeout, decoder, failure_to_write, not_started,
-    parameter_sets, pipeline, video_pool,
+    TO_JPEG, TOOL, check_decodable, decoder, failure_to_write, not_started, parameter_sets,
+    pipeline, video_pool,
 };
 
 /// File formats, by their extension.
@@ -61,13 +61,8 @@ impl Kind {
     }
 }
 
-pub(crate) fn run(
-    pool: &OsStr,
-    file: &Path,
-    newest: bool,
-    timeout: Duration,
-    out: &mut impl Write,
-) -> Result<(), Error> {
+pub(crate) fn run(snapshot: &Snapshot, out: &mut impl Write) -> Result<(), Error> {
+    let (pool, file, timeout) = (&snapshot.pool, &*snapshot.file, snapshot.timeout);
     let kind = Kind::of(file)?;
     let caps = video_pool(pool, Some(timeout))?;
     if kind != Kind::Raw {
@@ -81,8 +76,11 @@ pub(crate) fn run(
     let mut frame = tempfile::tempfile_in(dir).map_err(no_folder)?;
     // A descriptor that the tool inherits.
     let inherited = rustix::io::dup(&frame)?;
-    let start = if newest { "newest" } else { "next" };
-    let mut source = vec![format!("start-from={start}"), connection_timeout(timeout)];
+    let start = if snapshot.newest { "newest" } else { "next" };
+    let mut source = vec![
+        format!("start-from={start}"),
+        format!("connection-timeout={}", timeout.as_nanos()),
+    ];
     // A decoder may need more frames. Without one, the pool may have only one, such as during a pause.
     if caps.is_raw() || kind == Kind::Raw {
         source.push("num-buffers=1".to_owned());

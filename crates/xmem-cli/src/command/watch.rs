@@ -13,7 +13,7 @@ use xmem_core::{ConnectError, PoolStats};
 
 use super::buffers;
 use crate::Error;
-use crate::cli::Format;
+use crate::cli::{Format, Watch};
 use crate::format::{Table, json, milliseconds, process, terminal_width, to_stderr};
 use crate::pools::stats_json;
 use crate::tool::end_as_first_process;
@@ -23,13 +23,8 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Moves the cursor to the upper left corner and clears the screen below it.
 const CLEAR: &str = "\x1b[H\x1b[J";
 
-pub(crate) fn run(
-    pool: &OsStr,
-    interval: Duration,
-    count: Option<u64>,
-    format: Format,
-    out: &mut impl Write,
-) -> Result<(), Error> {
+pub(crate) fn run(watch: &Watch, out: &mut impl Write) -> Result<(), Error> {
+    let interval = watch.interval;
     end_as_first_process()?;
     let on_terminal = std::io::stdout().is_terminal();
     let mut rates = Rates::new(interval);
@@ -37,9 +32,9 @@ pub(crate) fn run(
     let mut is_waiting = false;
     loop {
         let start = Instant::now();
-        let pause = match xmem_core::discovery::query(pool) {
+        let pause = match xmem_core::discovery::query(&watch.pool) {
             Ok(stats) => {
-                if format == Format::Json {
+                if watch.output.format == Format::Json {
                     json(out, &stats_json(&stats)?)?;
                 } else {
                     if on_terminal {
@@ -54,7 +49,7 @@ pub(crate) fn run(
             }
             // Wait: a producer may be started or restarted.
             Err(error @ (ConnectError::NotFound { .. } | ConnectError::NoAnswer { .. })) => {
-                refuse_buffers(pool)?;
+                refuse_buffers(&watch.pool)?;
                 if !std::mem::replace(&mut is_waiting, true) {
                     to_stderr(format_args!("{error}; waiting for it"));
                 }
@@ -62,7 +57,7 @@ pub(crate) fn run(
             }
             Err(error) => return Err(error.into()),
         };
-        if count.is_some_and(|count| shown >= count) {
+        if watch.count.is_some_and(|count| shown >= count) {
             return Ok(());
         }
         thread::sleep(pause.saturating_sub(start.elapsed()));
@@ -132,7 +127,7 @@ fn print(stats: &PoolStats, rates: &mut Rates, out: &mut impl Write) -> Result<(
 struct Rates {
     interval: Duration,
     last: HashMap<(u32, Option<u64>), (Instant, u64)>,
-    now: Option<Instant>,
+    now: Instant,
 }
 
 impl Rates {
@@ -140,7 +135,7 @@ impl Rates {
         Self {
             interval,
             last: HashMap::new(),
-            now: None,
+            now: Instant::now(),
         }
     }
 
@@ -150,16 +145,15 @@ impl Rates {
         // Forget a consumer that was not listed for some time.
         let patience = 10 * self.interval.max(POLL_INTERVAL);
         self.last.retain(|_, (seen, _)| now - *seen < patience);
-        self.now = Some(now);
+        self.now = now;
     }
 
     fn per_second(&mut self, key: (u32, Option<u64>), count: u64) -> String {
-        let now = self.now.unwrap_or_else(Instant::now);
-        let before = self.last.insert(key, (now, count));
+        let before = self.last.insert(key, (self.now, count));
         let Some((then, before)) = before else {
             return "-".to_owned();
         };
-        let seconds = (now - then).as_secs_f64();
+        let seconds = (self.now - then).as_secs_f64();
         format!("{:.1}", count.saturating_sub(before) as f64 / seconds)
     }
 }

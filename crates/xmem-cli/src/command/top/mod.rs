@@ -15,7 +15,7 @@ use ratatui::crossterm::event::{self, KeyCode, KeyEvent, KeyEventKind, KeyModifi
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::Error;
-use crate::cli::Format;
+use crate::cli::{Format, Top};
 use crate::format::{Table, json};
 use crate::pools::{self, Pool};
 use crate::tool::on_signals;
@@ -30,13 +30,9 @@ enum Event {
     Quit,
 }
 
-pub(crate) fn run(
-    interval: Duration,
-    once: bool,
-    format: Format,
-    out: &mut impl Write,
-) -> Result<(), Error> {
-    if once {
+pub(crate) fn run(top: &Top, out: &mut impl Write) -> Result<(), Error> {
+    let format = top.output.format;
+    if top.once {
         return print(pools::all()?, format, out);
     }
     if format == Format::Json {
@@ -50,7 +46,7 @@ pub(crate) fn run(
     on_signals(&[SIGHUP, SIGINT, SIGTERM], move || {
         quit.send(Event::Quit).is_ok()
     })?;
-    ask(interval, sender.clone())?;
+    ask(top.interval, sender.clone())?;
     read_keys(sender)?;
     // ratatui also restores the terminal in a panic.
     let mut terminal = ratatui::try_init()?;
