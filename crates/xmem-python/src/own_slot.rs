@@ -2,7 +2,6 @@
 
 //! A slot of a channel's pool that this process writes.
 
-use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,6 +10,7 @@ use xmem_core::{PartLease, Parts, Producer, WriteLease};
 use crate::lock;
 
 /// A slot that stays claimed while an object of this process, or an unreleased message, refers to it.
+#[derive(Debug)]
 pub(crate) struct OwnSlot {
     /// Only guards the lease. Arrays write the bytes without the lock.
     lease: Mutex<Lease>,
@@ -22,6 +22,7 @@ pub(crate) struct OwnSlot {
 }
 
 /// The right that keeps the slot claimed.
+#[derive(Debug)]
 enum Lease {
     Writing(WriteLease),
     /// Since the first message that contains it as a part.
@@ -42,14 +43,6 @@ impl Lease {
             Self::Part(part) => Some(part),
             _ => None,
         }
-    }
-}
-
-impl fmt::Debug for OwnSlot {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OwnSlot")
-            .field("len", &self.len)
-            .finish_non_exhaustive()
     }
 }
 

@@ -6,7 +6,6 @@
 #![allow(unsafe_code)] // the number of an interpreter
 
 use std::convert::Infallible;
-use std::fmt;
 use std::mem;
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -101,16 +100,11 @@ pub(crate) fn run(work: impl FnOnce(Python<'_>) + Send + 'static) {
 }
 
 /// An object whose owner may be on a thread without an interpreter.
+#[derive(Debug)]
 pub(crate) struct Kept {
     object: Option<Py<PyAny>>,
     /// Created with the interpreter, because that may start the thread.
     queue: Option<Queue>,
-}
-
-impl fmt::Debug for Kept {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Kept").finish_non_exhaustive()
-    }
 }
 
 impl Kept {

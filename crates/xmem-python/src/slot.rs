@@ -2,7 +2,6 @@
 
 //! A slot that this process acquired. It is kept until its last view is dropped.
 
-use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pyo3::exceptions::PyValueError;
@@ -15,6 +14,7 @@ use crate::errors::{IntoPyErr, Kind};
 use crate::fork::check_process;
 use crate::lock;
 
+#[derive(Debug)]
 enum Lease {
     Writing(WriteLease),
     /// A thread is publishing it.
@@ -24,6 +24,7 @@ enum Lease {
     Gone,
 }
 
+#[derive(Debug)]
 struct State {
     lease: Lease,
     /// The number of views of other libraries.
@@ -35,8 +36,10 @@ struct State {
 }
 
 /// The state that the views of a slot being written share.
+#[derive(Debug)]
 pub(crate) struct WriteSlot {
-    ptr: *mut u8,
+    /// The address of the first byte.
+    start: usize,
     len: usize,
     /// On a device: the earlier work of this process in the slot.
     device: Option<SlotWork>,
@@ -44,20 +47,6 @@ pub(crate) struct WriteSlot {
     /// The streams of its views.
     streams: Streams,
     state: Mutex<State>,
-}
-
-impl fmt::Debug for WriteSlot {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WriteSlot").finish_non_exhaustive()
-    }
-}
-
-#[allow(unsafe_code)]
-mod threads {
-    // SAFETY: the lease keeps the memory alive. The owners of the views order their writes.
-    unsafe impl Send for super::WriteSlot {}
-    // SAFETY: as above.
-    unsafe impl Sync for super::WriteSlot {}
 }
 
 /// Releases a slot; on a device, after the work of the streams of its views.
@@ -87,15 +76,12 @@ fn why_not(lease: &Lease) -> PyErr {
 
 impl WriteSlot {
     pub(crate) fn new(lease: WriteLease) -> Self {
-        let (ptr, len, device) = match lease.cuda() {
-            Some(slot) => {
-                let ptr = std::ptr::without_provenance_mut(slot.ptr() as usize);
-                (ptr, slot.len(), Some(slot.work()))
-            }
-            None => (lease.as_ptr(), lease.len(), None),
+        let (start, len, device) = match lease.cuda() {
+            Some(slot) => (slot.ptr() as usize, slot.len(), Some(slot.work())),
+            None => (lease.as_ptr().expose_provenance(), lease.len(), None),
         };
         Self {
-            ptr,
+            start,
             len,
             device,
             process: ProcessId::current(),
@@ -147,7 +133,7 @@ impl WriteSlot {
     }
 
     pub(crate) fn bytes(&self) -> (*const u8, usize) {
-        (self.ptr.cast_const(), self.len)
+        (std::ptr::with_exposed_provenance(self.start), self.len)
     }
 
     /// Whether new views may write.
