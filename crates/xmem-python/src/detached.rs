@@ -29,19 +29,13 @@ impl<T: Send> Deref for Detached<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        match &self.0 {
-            Some(value) => value,
-            None => unreachable!("it is dropped"),
-        }
+        self.0.as_ref().expect("it is not dropped")
     }
 }
 
 impl<T: Send> DerefMut for Detached<T> {
     fn deref_mut(&mut self) -> &mut T {
-        match &mut self.0 {
-            Some(value) => value,
-            None => unreachable!("it is dropped"),
-        }
+        self.0.as_mut().expect("it is not dropped")
     }
 }
 

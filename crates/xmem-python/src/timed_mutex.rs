@@ -104,17 +104,13 @@ impl<T> Deref for TimedMutexGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        self.it
-            .as_deref()
-            .unwrap_or_else(|| unreachable!("not dropped yet"))
+        self.it.as_deref().expect("it is not dropped")
     }
 }
 
 impl<T> DerefMut for TimedMutexGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        self.it
-            .as_deref_mut()
-            .unwrap_or_else(|| unreachable!("not dropped yet"))
+        self.it.as_deref_mut().expect("it is not dropped")
     }
 }
 

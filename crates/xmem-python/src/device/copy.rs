@@ -47,10 +47,7 @@ impl Deref for DeviceCopy {
     type Target = PrivateMemory;
 
     fn deref(&self) -> &PrivateMemory {
-        match &self.memory {
-            Some(memory) => memory,
-            None => unreachable!("it is dropped"),
-        }
+        self.memory.as_ref().expect("it is not dropped")
     }
 }
 

@@ -75,10 +75,7 @@ impl Deref for DeviceFrame {
     type Target = CudaFrame;
 
     fn deref(&self) -> &CudaFrame {
-        match &self.frame {
-            Some(frame) => frame,
-            None => unreachable!("it is dropped"),
-        }
+        self.frame.as_ref().expect("it is not dropped")
     }
 }
 
