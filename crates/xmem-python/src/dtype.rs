@@ -10,16 +10,16 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::PyString;
 use xmem_core::DType;
 
-struct Names {
+pub(crate) struct Names {
     dtype: DType,
     /// The name in NumPy and PyTorch.
     name: &'static str,
     /// The code of the struct module, for the buffer protocol. `None`: it has none.
-    format: Option<&'static CStr>,
+    pub(crate) format: Option<&'static CStr>,
     /// NumPy's name in the array interface.
-    typestr: Option<&'static str>,
+    pub(crate) typestr: Option<&'static str>,
     /// DLPack's type code. Together with the size it is DLPack's type.
-    dlpack: u8,
+    pub(crate) dlpack: u8,
 }
 
 const fn names(
@@ -61,7 +61,7 @@ const ALL: &[Names] = &[
     names(DType::Bool, "bool", Some(c"?"), Some("|b1"), BOOL),
 ];
 
-fn of(dtype: DType) -> &'static Names {
+pub(crate) fn of(dtype: DType) -> &'static Names {
     // The table has all types of the core. The Python test `every_type_has_names` checks that.
     ALL.iter()
         .find(|names| names.dtype == dtype)
@@ -75,27 +75,15 @@ pub(crate) fn name(dtype: DType) -> &'static str {
 /// The type as NumPy's, or its name if NumPy is missing or does not have it.
 pub(crate) fn object(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyAny>> {
     static NUMPY: PyOnceLock<Option<Py<PyAny>>> = PyOnceLock::new();
-    let name = name(dtype);
+    let Names { name, typestr, .. } = *of(dtype);
     let numpy = NUMPY.get_or_init(py, || {
         let numpy = py.import("numpy").ok()?;
         Some(numpy.getattr("dtype").ok()?.unbind())
     });
     match numpy {
-        Some(numpy) if typestr(dtype).is_some() => numpy.bind(py).call1((name,)),
+        Some(numpy) if typestr.is_some() => numpy.bind(py).call1((name,)),
         _ => Ok(name.into_pyobject(py)?.into_any()),
     }
-}
-
-pub(crate) fn format(dtype: DType) -> Option<&'static CStr> {
-    of(dtype).format
-}
-
-pub(crate) fn typestr(dtype: DType) -> Option<&'static str> {
-    of(dtype).typestr
-}
-
-pub(crate) fn dlpack_code(dtype: DType) -> u8 {
-    of(dtype).dlpack
 }
 
 /// A type from Python: a name, a NumPy dtype or scalar type, a torch dtype, or `int`, `float`, `bool`.

@@ -212,7 +212,7 @@ pub(crate) fn of_buffer(meta: &FrameMeta, part: Part) -> Option<Array> {
 
 /// Whether the buffer protocol supports its type, and it has elements in C order.
 fn is_plain(array: &Array) -> bool {
-    dtype::format(array.dtype).is_some() && array.nbytes() > 0 && array.is_c_contiguous()
+    dtype::of(array.dtype).format.is_some() && array.nbytes() > 0 && array.is_c_contiguous()
 }
 
 /// All bytes of a part.

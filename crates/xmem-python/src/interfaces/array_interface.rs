@@ -19,7 +19,8 @@ fn interface<'py>(
     array: &Array,
     no_bfloat16: &'static str,
 ) -> PyResult<Bound<'py, PyDict>> {
-    let typestr = dtype::typestr(array.dtype).ok_or_else(|| PyTypeError::new_err(no_bfloat16))?;
+    let typestr = dtype::of(array.dtype).typestr;
+    let typestr = typestr.ok_or_else(|| PyTypeError::new_err(no_bfloat16))?;
     let interface = PyDict::new(py);
     interface.set_item("version", 3)?;
     interface.set_item("typestr", typestr)?;

@@ -90,7 +90,7 @@ unsafe fn describe(view: *mut ffi::Py_buffer, flags: c_int, kept: Bound<'_, View
     // SAFETY: promised by the caller. Python requires a null owner if the call fails.
     unsafe { (*view).obj = ptr::null_mut() };
     let View { array, export, .. } = kept.get();
-    let format = dtype::format(array.dtype).ok_or_else(|| {
+    let format = dtype::of(array.dtype).format.ok_or_else(|| {
         PyBufferError::new_err(
             "the buffer protocol does not support bfloat16: use torch.from_dlpack instead",
         )

@@ -243,7 +243,7 @@ pub(crate) fn export(
         },
         ndim: context.shape.len() as i32,
         dtype: DLDataType {
-            code: dtype::dlpack_code(array.dtype),
+            code: dtype::of(array.dtype).dlpack,
             bits: (8 * array.dtype.size()) as u8,
             lanes: 1,
         },
