@@ -200,10 +200,7 @@ impl Producer {
         let acquired = py.detach(|| publisher.acquire(slot.clone()));
         let lease = match acquired {
             Err(AcquireError::Exhausted { .. }) if self.lossless => {
-                let timeout = deadline.timeout();
-                signals::wait_apart(py, |cancel| {
-                    publisher.acquire_wait(slot, Wait::from(timeout).unless(cancel))
-                })?
+                signals::wait_apart(py, deadline, |wait| publisher.acquire_wait(slot, wait))?
             }
             result => result,
         };
@@ -247,9 +244,8 @@ impl Producer {
         publisher.wait_for_room(py, deadline)?;
         let published = match py.detach(|| publisher.publish_event(meta.clone())) {
             Err(EventError::Acquire(AcquireError::Exhausted { .. })) if self.lossless => {
-                let timeout = deadline.timeout();
-                signals::wait_apart(py, |cancel| {
-                    publisher.publish_event_wait(meta, Wait::from(timeout).unless(cancel))
+                signals::wait_apart(py, deadline, |wait| {
+                    publisher.publish_event_wait(meta, wait)
                 })?
             }
             published => published,

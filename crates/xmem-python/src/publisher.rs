@@ -44,10 +44,9 @@ impl Publisher {
         }
         let looked = self.producer.wait_for_room(Wait::up_to(Duration::ZERO));
         let waited = match looked {
-            Err(WaitError::Timeout) if !deadline.is_over() => signals::wait_apart(py, |cancel| {
-                self.producer
-                    .wait_for_room(Wait::from(deadline.timeout()).unless(cancel))
-            })?,
+            Err(WaitError::Timeout) if !deadline.is_over() => {
+                signals::wait_apart(py, deadline, |wait| self.producer.wait_for_room(wait))?
+            }
             looked => looked,
         };
         match waited {

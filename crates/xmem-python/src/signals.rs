@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
-use xmem_core::Canceller;
+use xmem_core::{Canceller, Wait};
 
 use crate::errors::{IntoPyErr, IntoPyResult, Kind};
 
@@ -41,18 +41,13 @@ impl Deadline {
     }
 
     /// The remaining time. `None`: unlimited.
-    pub(crate) fn timeout(self) -> Option<Duration> {
+    fn timeout(self) -> Option<Duration> {
         self.0
             .map(|at| at.saturating_duration_since(Instant::now()))
     }
 
-    /// The remaining time. Unlimited is the longest `Duration`.
-    pub(crate) fn left(self) -> Duration {
-        self.timeout().unwrap_or(Duration::MAX)
-    }
-
     fn slice(self) -> Duration {
-        self.left().min(SLICE)
+        self.timeout().unwrap_or(Duration::MAX).min(SLICE)
     }
 }
 
@@ -139,17 +134,20 @@ pub(crate) fn wait_for<T: Send>(
     wait(py, deadline, step)?.unwrap_or_else(|| Err(too_late()))
 }
 
-/// Runs work that cannot be divided into steps on a thread of its own. A signal cancels it.
+/// Runs work that cannot be divided into steps on a thread of its own. Its wait ends at the deadline, or when a signal comes.
 pub(crate) fn wait_apart<T: Send>(
     py: Python<'_>,
-    work: impl FnOnce(&Canceller) -> T + Send,
+    deadline: Deadline,
+    work: impl FnOnce(Wait<'_>) -> T + Send,
 ) -> PyResult<T> {
     let canceller = Canceller::new();
     std::thread::scope(|scope| {
         let (sender, receiver) = channel();
         let worker = &canceller;
         let thread = std::thread::Builder::new().name("xmem-wait".into());
-        thread.spawn_scoped(scope, move || sender.send(work(worker)))?;
+        thread.spawn_scoped(scope, move || {
+            sender.send(work(Wait::from(deadline.timeout()).unless(worker)))
+        })?;
         let mut receiver = receiver;
         loop {
             let result = py.detach(|| {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use xmem_core::{
-    ForwardError, FrameParts, MAX_PARTS, Part, Parts, Producer, ReadLease, Wait, WriteLease,
+    ForwardError, FrameParts, MAX_PARTS, Part, Parts, Producer, ReadLease, WriteLease,
 };
 
 use super::outlet::{EMPTY, MAX_FORWARDED, Outlet};
@@ -71,8 +71,8 @@ impl RefLease {
             (true, false) => FrameParts::Slot,
         };
         match producer.forward(lease, parts) {
-            Err(ForwardError::NotReached) => wait_apart(py, |cancel| {
-                producer.forward_wait(lease, parts, Wait::up_to(answer_by.left()).unless(cancel))
+            Err(ForwardError::NotReached) => wait_apart(py, answer_by, |wait| {
+                producer.forward_wait(lease, parts, wait)
             }),
             forwarded => Ok(forwarded),
         }
