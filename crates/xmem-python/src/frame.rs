@@ -42,19 +42,16 @@ pub(crate) enum Placement {
 impl Frame {
     /// Refers to a frame in place. The frame is copied if one of its planes is in several parts.
     pub(crate) fn in_place(lease: ReadLease) -> Result<(Self, Placement), Unusable> {
-        if lease.is_on_device() {
-            let frame = DeviceFrame::new(lease.clone())?;
-            // So that a channel can forward its arrays.
-            addresses::note_on_device(&frame);
-            let parts = layout::device_parts(&frame);
-            return match layout::arrays(lease.meta(), is_field(&lease), &parts) {
-                Some(arrays) => Ok((Self::new(arrays, &lease), Placement::InPlace)),
-                None => Self::copied(&lease),
-            };
-        }
         let lease = Arc::new(lease);
-        addresses::note(&lease);
-        let parts = layout::parts(&lease).ok_or(UNMAPPABLE)?;
+        // Noted, so that a channel can forward its arrays.
+        let parts = if lease.is_on_device() {
+            let frame = DeviceFrame::new(ReadLease::clone(&lease))?;
+            addresses::note_on_device(&frame);
+            layout::device_parts(&frame)
+        } else {
+            addresses::note(&lease);
+            layout::parts(&lease).ok_or(UNMAPPABLE)?
+        };
         match layout::arrays(lease.meta(), is_field(&lease), &parts) {
             Some(arrays) => Ok((Self::new(arrays, &lease), Placement::InPlace)),
             // A plane is in several parts, or not aligned for its type.
