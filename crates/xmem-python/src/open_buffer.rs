@@ -300,17 +300,12 @@ impl OpenBuffer {
         if state.released && state.views == 0 {
             let (held, discarded) = (state.held.take(), state.discarded);
             drop(state);
-            self.end_or_discard(held, discarded);
+            self.end(held, discarded);
         }
     }
 
-    /// Ends a buffer that was [released](Self::release).
-    pub(crate) fn end(&self, held: Option<Held>) {
-        self.end_or_discard(held, false);
-    }
-
-    /// The caller does not hold the lock of the state.
-    fn end_or_discard(&self, held: Option<Held>, discarded: bool) {
+    /// Ends a buffer that was [released](Self::release). The caller does not hold the lock of the state.
+    pub(crate) fn end(&self, held: Option<Held>, discarded: bool) {
         let Some(Held { guard, .. }) = held else {
             return;
         };
@@ -337,7 +332,7 @@ impl Drop for OpenBuffer {
         let state = state.unwrap_or_else(PoisonError::into_inner);
         let (held, discarded) = (state.held.take(), state.discarded);
         if self.process.is_current() {
-            self.end_or_discard(held, discarded);
+            self.end(held, discarded);
         }
     }
 }

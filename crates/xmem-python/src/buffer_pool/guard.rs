@@ -364,7 +364,7 @@ impl BufferGuard {
         match (self.0.release(), stream) {
             (Some(held), Some(stream)) => cuda::release_on(py, held.guard, stream),
             (held, _) => {
-                self.0.end(held);
+                self.0.end(held, false);
                 Ok(())
             }
         }
