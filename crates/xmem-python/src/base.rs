@@ -20,13 +20,9 @@ use crate::{device, dtype};
 /// The base class of frames and planes. They are arrays for any library that takes arrays.
 #[pyclass(frozen, subclass, weakref, module = "xmem._xmem", name = "_Array")]
 #[derive(Debug)]
-pub(crate) struct Base(Arc<Arrays>);
+pub(crate) struct Base(pub(crate) Arc<Arrays>);
 
 impl Base {
-    pub(crate) fn new(arrays: Arc<Arrays>) -> Self {
-        Self(arrays)
-    }
-
     fn whole(&self) -> PyResult<&Array> {
         self.0.whole()
     }
@@ -46,7 +42,7 @@ macro_rules! objects {
             type Error = PyErr;
 
             fn into_pyobject(self, py: Python<'py>) -> PyResult<Bound<'py, Self>> {
-                let base = $crate::base::Base::new(self.$arrays.clone());
+                let base = $crate::base::Base(self.$arrays.clone());
                 Bound::new(py, pyo3::PyClassInitializer::from(base).add_subclass(self))
             }
         }

@@ -56,16 +56,6 @@ errors! {
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Reader(core::Reader);
 
-impl Reader {
-    pub(super) fn new(reader: core::Reader) -> Self {
-        Self(reader)
-    }
-
-    pub(super) fn core(&self) -> &core::Reader {
-        &self.0
-    }
-}
-
 #[pymethods]
 impl Reader {
     /// The number of the connection.

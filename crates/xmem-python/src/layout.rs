@@ -25,27 +25,22 @@ pub(crate) struct Arrays {
     /// At least one.
     pub(crate) planes: Vec<Array>,
     /// The name of the format, for error messages.
-    format: Text<16>,
+    pub(crate) format: Text<16>,
 }
 
 impl Arrays {
-    /// `is_whole`: whether the frame is one array.
-    pub(crate) fn new(planes: Vec<Array>, is_whole: bool, format: Text<16>) -> Self {
-        Self {
-            is_whole,
-            planes,
-            format,
-        }
-    }
-
     pub(crate) fn one(array: Array) -> Self {
-        Self::new(vec![array], true, Text::default())
+        Self {
+            is_whole: true,
+            planes: vec![array],
+            format: Text::default(),
+        }
     }
 
     /// Converts each array.
     pub(crate) fn map(&self, make: impl Fn(&Array) -> PyResult<Array>) -> PyResult<Self> {
         let planes = self.planes.iter().map(make).collect::<PyResult<_>>()?;
-        Ok(Self::new(planes, self.is_whole, self.format))
+        Ok(Self { planes, ..*self })
     }
 
     /// The frame as one array.
@@ -105,14 +100,6 @@ pub(crate) struct Part {
     pub(crate) bytes: (*const u8, usize),
 }
 
-/// The payload of a received frame, in one piece or several. `None`: a part cannot be mapped.
-fn pieces(lease: &ReadLease) -> Option<Vec<&[u8]>> {
-    match lease.parts() {
-        [] => Some(vec![lease.bytes().ok()?]),
-        parts => parts.iter().map(|part| part.map().ok()).collect(),
-    }
-}
-
 /// Consecutive pieces of a payload as parts.
 fn consecutive(keeper: &Keeper, pieces: impl IntoIterator<Item = (*const u8, usize)>) -> Vec<Part> {
     let mut end = 0;
@@ -130,12 +117,16 @@ fn consecutive(keeper: &Keeper, pieces: impl IntoIterator<Item = (*const u8, usi
 
 /// The memory of a received frame. `None`: a part cannot be mapped.
 pub(crate) fn parts(lease: &Arc<ReadLease>) -> Option<Vec<Part>> {
+    let pieces: Vec<&[u8]> = match lease.parts() {
+        [] => vec![lease.bytes().ok()?],
+        parts => parts
+            .iter()
+            .map(|part| part.map().ok())
+            .collect::<Option<_>>()?,
+    };
+    let pieces = pieces.iter().map(|bytes| (bytes.as_ptr(), bytes.len()));
     let keeper = Keeper::Lease(Held::new(lease.clone()));
-    let pieces = pieces(lease)?.into_iter();
-    Some(consecutive(
-        &keeper,
-        pieces.map(|bytes| (bytes.as_ptr(), bytes.len())),
-    ))
+    Some(consecutive(&keeper, pieces))
 }
 
 /// The memory of a received frame on a device.
@@ -195,8 +186,11 @@ pub(crate) fn arrays(meta: &FrameMeta, is_field: bool, parts: &[Part]) -> Option
         && let Some(format) = VideoFormat::of(video)
     {
         let height = u32::try_from(rows(video.height.into())).ok()?;
-        let planes = planes(format, video, height, parts)?;
-        return Some(Arrays::new(planes, format.is_packed(), video.format));
+        return Some(Arrays {
+            is_whole: format.is_packed(),
+            planes: planes(format, video, height, parts)?,
+            format: video.format,
+        });
     }
     let [part] = parts else { return None };
     bytes(part).map(Arrays::one)

@@ -325,7 +325,7 @@ impl BufferGuard {
     ) -> PyResult<u32> {
         let stream = stream.as_ref().map(stream_of).transpose()?;
         let timeout = duration(timeout)?;
-        let readers = to.map(|to| to.iter().map(|it| it.core().clone()).collect::<Vec<_>>());
+        let readers = to.map(|to| to.iter().map(|it| it.0.clone()).collect::<Vec<_>>());
         let (held, last) = self.0.take(py, stream, |guard| {
             let is_given = timeout.is_some() || readers.is_some();
             if is_given && guard.mode() == AccessMode::ReadOnly {

@@ -225,7 +225,7 @@ impl BufferPool {
     fn readers(&self, py: Python<'_>) -> PyResult<Vec<Reader>> {
         let pool = self.core()?;
         let readers = py.detach(|| pool.readers());
-        Ok(readers.into_iter().map(Reader::new).collect())
+        Ok(readers.into_iter().map(Reader).collect())
     }
 
     /// Returns a published buffer to read. Each call counts as one read.

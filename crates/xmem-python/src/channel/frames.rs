@@ -186,7 +186,10 @@ pub(crate) fn frame_of(parts: Vec<Part<'_>>, known: Known) -> PyResult<Frame> {
         meta.attachments.set(&name, value);
     }
     let about = About::new(info, meta, known.caps, known.pool);
-    let format = about.meta.layout.video.unwrap_or_default().format;
-    let arrays = Arrays::new(planes, known.is_whole, format);
+    let arrays = Arrays {
+        is_whole: known.is_whole,
+        planes,
+        format: about.meta.layout.video.unwrap_or_default().format,
+    };
     Ok(Frame::assembled(arrays, about))
 }

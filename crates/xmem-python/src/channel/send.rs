@@ -101,19 +101,16 @@ struct Outgoing<'a> {
 }
 
 impl Outgoing<'_> {
-    fn label(&self, kind: Kind) -> Label {
-        Label {
+    fn meta(&self, kind: Kind, size: usize) -> FrameMeta {
+        let label = Label {
             kind,
             to: self.message.to,
             refs: self.refs_at,
             device: self.devices_at,
             number: self.devices_sent as u32,
-        }
-    }
-
-    fn meta(&self, kind: Kind, size: usize) -> FrameMeta {
+        };
         let mut meta = FrameMeta::new(size);
-        self.label(kind).write(&mut meta);
+        label.write(&mut meta);
         meta
     }
 
