@@ -5,7 +5,7 @@
 //! Sending never blocks: every message has `CongestionControl::Drop`. Otherwise Zenoh waits until its queue has room, and blocks
 //! the thread that all importers share. Only [`Link::ask`] waits for another host, and [`Link::open`] for a side that must connect.
 
-use std::fmt::{self, Display};
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -86,34 +86,27 @@ fn plain(error: impl Display) -> String {
     })
 }
 
-/// The kind of a [`Fault`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FaultKind {
-    /// This side refused the certificate of the other side.
-    TheirCertificate,
-    /// The other side closed the connection. It does so when it refuses the certificate of this side.
-    OwnCertificate,
-    /// Another fault, or an unknown one.
-    Other,
-}
-
 /// Texts in errors of quinn and Zenoh for a connection that the other side closed. The text depends on the stage at which the close
 /// arrives.
 const CLOSED: [&str; 3] = ["aborted by peer", "connection lost", "Connection closed"];
 
 /// The reason why a link cannot be opened, with advice on what to check.
-#[derive(Debug, Clone)]
-pub struct Fault {
-    kind: FaultKind,
-    text: String,
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Fault {
+    /// This side refused the certificate of the other side.
+    #[error("{0}")]
+    TheirCertificate(String),
+    /// The other side closed the connection. It does so when it refuses the certificate of this side.
+    #[error("{0}")]
+    OwnCertificate(String),
+    /// Another fault, or an unknown one.
+    #[error("{0}")]
+    Other(String),
 }
 
 impl Fault {
     fn other(text: impl Display) -> Self {
-        Self {
-            kind: FaultKind::Other,
-            text: text.to_string(),
-        }
+        Self::Other(text.to_string())
     }
 
     /// Makes a fault from Zenoh's error. Zenoh has no type for this error, so its text is searched for known words. Without known
@@ -135,40 +128,23 @@ impl Fault {
         // The other side checks the certificate of this side after this side regards the connection as open.
         if CLOSED.iter().any(|words| error.contains(words)) {
             let reason = reason.map_or_else(String::new, |reason| format!(" ({reason})"));
-            let text = format!(
+            return Self::OwnCertificate(format!(
                 "{address} closes the connection, as it does when it refuses a certificate{reason}; check --certificate here, \
                  and --client-ca there"
-            );
-            let kind = FaultKind::OwnCertificate;
-            return Self { kind, text };
+            ));
         }
         if let Some(reason) = reason {
-            let text = format!(
+            return Self::TheirCertificate(format!(
                 "the certificate of {address} is refused: {reason}; check --server-ca here, and that the certificate there is \
                  valid and has the name {host:?}"
-            );
-            let kind = FaultKind::TheirCertificate;
-            return Self { kind, text };
+            ));
         }
         Self::other(format_args!(
             "cannot connect to {address}: {error}; check that an exporter or a router is there with quic/, --certificate and --server-ca \
              here, --client-ca there, and that the certificate there has the name {host:?}"
         ))
     }
-
-    /// The kind of the fault.
-    pub fn kind(&self) -> FaultKind {
-        self.kind
-    }
 }
-
-impl Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
-impl std::error::Error for Fault {}
 
 /// Zenoh's configuration. The values were found by measurement: `docs/design/bridge.md` has the reasons.
 fn config(endpoint: &Endpoint, side: Side) -> Result<Config, Error> {
@@ -395,9 +371,10 @@ impl Outlet {
 
 #[cfg(test)]
 mod tests {
+    use std::mem::discriminant;
     use std::path::PathBuf;
 
-    use super::{Endpoint, Fault, FaultKind, Identity, plain};
+    use super::{Endpoint, Fault, Identity, plain};
 
     #[test]
     fn a_fault_over_quic_has_what_to_check() {
@@ -412,35 +389,36 @@ mod tests {
             address: "[::1]:7447".to_owned(),
             identity: Some(identity),
         };
+        type Kind = fn(String) -> Fault;
         for (error, kind, words) in [
             (
                 "a: invalid peer certificate: UnknownIssuer",
-                FaultKind::TheirCertificate,
+                Fault::TheirCertificate as Kind,
                 ["UnknownIssuer", "--server-ca", "\"::1\""],
             ),
             (
                 "a: connection lost",
-                FaultKind::OwnCertificate,
+                Fault::OwnCertificate,
                 ["[::1]:7447", "--certificate here", "--client-ca there"],
             ),
             (
                 "aborted by peer: error 48: invalid peer certificate: UnknownIssuer",
-                FaultKind::OwnCertificate,
+                Fault::OwnCertificate,
                 ["(UnknownIssuer)", "--certificate here", "--client-ca there"],
             ),
             (
                 "a: Connection closed",
-                FaultKind::OwnCertificate,
+                Fault::OwnCertificate,
                 ["[::1]:7447", "--certificate here", "--client-ca there"],
             ),
             (
                 "timed out",
-                FaultKind::Other,
+                Fault::Other,
                 ["timed out", "--client-ca there", "\"::1\""],
             ),
         ] {
             let fault = Fault::of_connection(&endpoint, error);
-            assert_eq!(fault.kind(), kind);
+            assert_eq!(discriminant(&fault), discriminant(&kind(String::new())));
             let text = fault.to_string();
             assert!(words.iter().all(|word| text.contains(word)), "{text}");
         }

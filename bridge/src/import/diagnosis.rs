@@ -2,6 +2,7 @@
 
 //! Finds the reason why the exporter does not answer.
 
+use std::mem::discriminant;
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -44,7 +45,7 @@ impl Diagnosis {
             let fault = attempt.join().ok().flatten();
             // Keep the text while the kind is the same, because texts contain times and ports, so each attempt would change the
             // printed state.
-            if fault.as_ref().map(Fault::kind) != self.fault.as_ref().map(Fault::kind) {
+            if fault.as_ref().map(discriminant) != self.fault.as_ref().map(discriminant) {
                 self.fault = fault;
             }
             self.next = now + AGAIN;
