@@ -54,39 +54,25 @@ mod _xmem {
     use pyo3::prelude::*;
 
     #[pymodule_export]
-    use crate::addresses::{address_of, is_shared};
-    #[pymodule_export]
-    use crate::base::Base;
-    #[pymodule_export]
-    use crate::buffer_pool::{BufferGuard, BufferPool, Reader};
-    #[pymodule_export]
-    use crate::channel::frames::{bytes_of, frame_of, known_of, place_of, plane_of};
-    #[pymodule_export]
-    use crate::channel::memory::Room;
-    #[pymodule_export]
-    use crate::channel::{Block, ChannelEnd, DeviceBlock, Incoming, RefLease};
-    #[pymodule_export]
-    use crate::consumer::Consumer;
-    #[pymodule_export]
-    use crate::device::ReleaseWord;
-    #[pymodule_export]
-    use crate::dmabuf::Dmabuf;
-    #[pymodule_export]
-    use crate::event::Event;
-    #[pymodule_export]
-    use crate::frame::Frame;
-    #[pymodule_export]
-    use crate::interfaces::buffer::View;
-    #[pymodule_export]
-    use crate::plane::Plane;
-    #[pymodule_export]
-    use crate::pools::{_remove_left, PoolEntry, pools, query, whereabouts};
-    #[pymodule_export]
-    use crate::producer::Producer;
-    #[pymodule_export]
-    use crate::signals::check_timeout;
-    #[pymodule_export]
-    use crate::writable::WritableFrame;
+    use crate::{
+        addresses::{address_of, is_shared},
+        base::Base,
+        buffer_pool::{BufferGuard, BufferPool, Reader},
+        channel::frames::{bytes_of, frame_of, known_of, place_of, plane_of},
+        channel::memory::Room,
+        channel::{Block, ChannelEnd, DeviceBlock, Incoming, RefLease},
+        consumer::Consumer,
+        device::ReleaseWord,
+        dmabuf::Dmabuf,
+        event::Event,
+        frame::Frame,
+        interfaces::buffer::View,
+        plane::Plane,
+        pools::{_remove_left, PoolEntry, pools, query, whereabouts},
+        producer::Producer,
+        signals::check_timeout,
+        writable::WritableFrame,
+    };
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
