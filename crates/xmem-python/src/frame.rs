@@ -50,10 +50,13 @@ impl Frame {
             layout::device_parts(&frame)
         } else {
             addresses::note(&lease);
-            layout::parts(&lease).ok_or(UNMAPPABLE)?
+            let parts = layout::parts(&lease);
+            parts.ok_or(Unusable::Invalid(
+                "the frame's memory cannot be mapped".into(),
+            ))?
         };
         match layout::arrays(lease.meta(), is_field(&lease), &parts) {
-            Some(arrays) => Ok((Self::new(arrays, &lease), Placement::InPlace)),
+            Some(arrays) => Ok((Self::new(arrays, About::of(&lease)), Placement::InPlace)),
             // A plane is in several parts, or not aligned for its type.
             None => Self::copied(&lease),
         }
@@ -71,11 +74,7 @@ impl Frame {
         };
         let arrays = layout::arrays(lease.meta(), is_field(lease), &[part])
             .ok_or_else(|| Unusable::Invalid(layout::why_invalid(lease).into()))?;
-        Ok((Self::new(arrays, lease), Placement::Copied))
-    }
-
-    fn new(arrays: Arrays, lease: &ReadLease) -> Self {
-        Self::assembled(arrays, About::of(lease))
+        Ok((Self::new(arrays, About::of(lease)), Placement::Copied))
     }
 
     /// The same frame with each of its arrays converted.
@@ -88,11 +87,11 @@ impl Frame {
         let mut planes = self.arrays.planes.iter();
         planes.try_for_each(|plane| plane.keeper.settle(py))?;
         let arrays = py.detach(|| self.arrays.map(make))?;
-        Ok(Self::assembled(arrays, self.about.clone()))
+        Ok(Self::new(arrays, self.about.clone()))
     }
 
     /// A frame with arrays in any memory.
-    pub(crate) fn assembled(arrays: Arrays, about: Arc<About>) -> Self {
+    pub(crate) fn new(arrays: Arrays, about: Arc<About>) -> Self {
         Self {
             arrays: Arc::new(arrays),
             about,
@@ -138,9 +137,6 @@ impl From<CudaError> for Unusable {
 
 /// The longest wait for a frame that is copied, because it holds its slot beyond the consumer's budget.
 const PATIENCE: Duration = Duration::from_secs(1);
-
-const UNMAPPABLE: Unusable =
-    Unusable::Invalid(Cow::Borrowed("the frame's memory cannot be mapped"));
 
 #[pymethods]
 impl Frame {

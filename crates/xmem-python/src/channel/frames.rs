@@ -191,5 +191,5 @@ pub(crate) fn frame_of(parts: Vec<Part<'_>>, known: Known) -> PyResult<Frame> {
         planes,
         format: about.meta.layout.video.unwrap_or_default().format,
     };
-    Ok(Frame::assembled(arrays, about))
+    Ok(Frame::new(arrays, about))
 }
