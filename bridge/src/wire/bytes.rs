@@ -32,33 +32,13 @@ impl<'a> Reader<'a> {
         Ok(*array)
     }
 
-    pub(super) fn u8(&mut self) -> Result<u8, Malformed> {
-        self.array().map(u8::from_le_bytes)
-    }
-
-    pub(super) fn u32(&mut self) -> Result<u32, Malformed> {
-        self.array().map(u32::from_le_bytes)
-    }
-
-    pub(super) fn u64(&mut self) -> Result<u64, Malformed> {
-        self.array().map(u64::from_le_bytes)
-    }
-
-    pub(super) fn i64(&mut self) -> Result<i64, Malformed> {
-        self.array().map(i64::from_le_bytes)
-    }
-
-    pub(super) fn bool(&mut self) -> Result<bool, Malformed> {
-        match self.u8()? {
-            0 => Ok(false),
-            1 => Ok(true),
-            _ => Err(Malformed("a flag is neither 0 nor 1")),
-        }
+    pub(super) fn get<T: Field>(&mut self) -> Result<T, Malformed> {
+        T::get(self)
     }
 
     /// Bytes with their number before them, at most `max`.
     pub(super) fn sized(&mut self, max: usize) -> Result<&'a [u8], Malformed> {
-        let count = self.u32()? as usize;
+        let count = self.get::<u32>()? as usize;
         if count > max {
             return Err(Malformed("a text or its data are too long"));
         }
@@ -88,7 +68,7 @@ impl<'a> Reader<'a> {
 /// Writes the number of bytes, then the bytes. Bytes after the first `max` are cut off, because the reader refuses longer fields.
 pub(super) fn put_sized(out: &mut Vec<u8>, bytes: &[u8], max: usize) {
     let bytes = bytes.get(..max).unwrap_or(bytes);
-    out.extend((bytes.len() as u32).to_le_bytes());
+    (bytes.len() as u32).put(out);
     out.extend(bytes);
 }
 
@@ -97,3 +77,70 @@ pub(super) fn put_text(out: &mut Vec<u8>, text: &str, max: usize) {
     let end = text.floor_char_boundary(max);
     put_sized(out, text.get(..end).unwrap_or_default().as_bytes(), max);
 }
+
+/// A value in a message.
+pub(super) trait Field: Sized {
+    fn put(&self, out: &mut Vec<u8>);
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed>;
+}
+
+macro_rules! numbers {
+    ($($number:ty),*) => {
+        $(impl Field for $number {
+            fn put(&self, out: &mut Vec<u8>) {
+                out.extend(self.to_le_bytes());
+            }
+
+            fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+                from.array().map(Self::from_le_bytes)
+            }
+        })*
+    };
+}
+
+numbers!(u8, u32, u64, i64);
+
+impl Field for bool {
+    fn put(&self, out: &mut Vec<u8>) {
+        u8::from(*self).put(out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        match from.get::<u8>()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(Malformed("a flag is neither 0 nor 1")),
+        }
+    }
+}
+
+/// A flag, then the value if there is one.
+impl<T: Field> Field for Option<T> {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.is_some().put(out);
+        if let Some(value) = self {
+            value.put(out);
+        }
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        from.get::<bool>()?.then(|| from.get()).transpose()
+    }
+}
+
+/// Structures with their fields, in the order in which they are written and read.
+macro_rules! fields {
+    ($($structure:ty { $($field:ident),* })*) => {
+        $(impl Field for $structure {
+            fn put(&self, out: &mut Vec<u8>) {
+                $(self.$field.put(out);)*
+            }
+
+            fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+                Ok(Self { $($field: from.get()?),* })
+            }
+        })*
+    };
+}
+
+pub(super) use fields;

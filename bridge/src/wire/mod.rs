@@ -15,7 +15,7 @@ mod meta;
 use xmem_core::{FrameMeta, MAX_NAMED_SIZE, MAX_REQUEST};
 
 pub use bytes::Malformed;
-use bytes::{Reader, put_sized, put_text};
+use bytes::{Field, Reader, fields, put_sized, put_text};
 
 /// The version of the format. It is the first byte of each message. Every change to a message, or to the meaning of one, raises it.
 pub const VERSION: u8 = 2;
@@ -212,46 +212,51 @@ pub struct Probe {
     pub live: bool,
 }
 
+fields! {
+    Ids { exporter, importer }
+    Place { ids, position, item }
+    Tai { offset, error }
+    Credit { ids, items, position, lost, sticky, wants, sent }
+    Pulse { ids, echo, received, sent, tai }
+    Begin { place, kind, sticky, stream, number, attached, meta }
+    Probe { place, ended, live }
+}
+
+impl Field for Kind {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.push(match self {
+            Self::Frame => 0,
+            Self::Event => 1,
+            Self::Sticky => 2,
+        });
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        match from.get::<u8>()? {
+            0 => Ok(Self::Frame),
+            1 => Ok(Self::Event),
+            2 => Ok(Self::Sticky),
+            _ => Err(Malformed("an item's kind is unknown")),
+        }
+    }
+}
+
 fn start(kind: u8) -> Vec<u8> {
     vec![VERSION, kind]
 }
 
+fn message(kind: u8, content: &impl Field) -> Vec<u8> {
+    let mut out = start(kind);
+    content.put(&mut out);
+    out
+}
+
 fn open(bytes: &[u8]) -> Result<(u8, Reader<'_>), Malformed> {
     let mut from = Reader::new(bytes);
-    if from.u8()? != VERSION {
+    if from.get::<u8>()? != VERSION {
         return Err(Malformed("it has another version"));
     }
-    Ok((from.u8()?, from))
-}
-
-impl Ids {
-    fn encode(self, out: &mut Vec<u8>) {
-        out.extend(self.exporter.to_le_bytes());
-        out.extend(self.importer.to_le_bytes());
-    }
-
-    fn decode(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        Ok(Self {
-            exporter: from.u64()?,
-            importer: from.u64()?,
-        })
-    }
-}
-
-impl Place {
-    fn encode(self, out: &mut Vec<u8>) {
-        self.ids.encode(out);
-        out.extend(self.position.to_le_bytes());
-        out.extend(self.item.to_le_bytes());
-    }
-
-    fn decode(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        Ok(Self {
-            ids: Ids::decode(from)?,
-            position: from.u64()?,
-            item: from.u64()?,
-        })
-    }
+    Ok((from.get()?, from))
 }
 
 impl Up {
@@ -260,24 +265,14 @@ impl Up {
         match self {
             Self::Hello(hello) => {
                 let mut out = start(1);
-                out.extend(hello.importer.to_le_bytes());
-                out.extend(hello.sent.to_le_bytes());
+                hello.importer.put(&mut out);
+                hello.sent.put(&mut out);
                 put_text(&mut out, &hello.name, MAX_NAME);
                 out
             }
-            Self::Credit(credit) => {
-                let mut out = start(2);
-                credit.ids.encode(&mut out);
-                for number in [credit.items, credit.position, credit.lost, credit.sticky] {
-                    out.extend(number.to_le_bytes());
-                }
-                out.push(credit.wants.into());
-                out.extend(credit.sent.to_le_bytes());
-                out
-            }
+            Self::Credit(credit) => message(2, credit),
             Self::Request(request) => {
-                let mut out = start(3);
-                request.ids.encode(&mut out);
+                let mut out = message(3, &request.ids);
                 put_text(&mut out, &request.name, MAX_NAME);
                 put_sized(&mut out, &request.data, MAX_REQUEST);
                 out
@@ -294,21 +289,13 @@ impl Up {
         let (kind, mut from) = open(bytes)?;
         let up = match kind {
             1 => Self::Hello(Hello {
-                importer: from.u64()?,
-                sent: from.i64()?,
+                importer: from.get()?,
+                sent: from.get()?,
                 name: from.text(MAX_NAME)?,
             }),
-            2 => Self::Credit(Credit {
-                ids: Ids::decode(&mut from)?,
-                items: from.u64()?,
-                position: from.u64()?,
-                lost: from.u64()?,
-                sticky: from.u64()?,
-                wants: from.bool()?,
-                sent: from.i64()?,
-            }),
+            2 => Self::Credit(from.get()?),
             3 => Self::Request(Request {
-                ids: Ids::decode(&mut from)?,
+                ids: from.get()?,
                 name: from.text(MAX_NAME)?,
                 data: from.sized(MAX_REQUEST)?.to_vec(),
             }),
@@ -323,22 +310,9 @@ impl Down {
     /// Encodes the message.
     pub fn encode(&self) -> Vec<u8> {
         match self {
-            Self::Pulse(pulse) => {
-                let mut out = start(1);
-                pulse.ids.encode(&mut out);
-                for time in [pulse.echo, pulse.received, pulse.sent] {
-                    out.extend(time.to_le_bytes());
-                }
-                out.push(pulse.tai.is_some().into());
-                if let Some(tai) = pulse.tai {
-                    out.extend(tai.offset.to_le_bytes());
-                    out.extend(tai.error.to_le_bytes());
-                }
-                out
-            }
+            Self::Pulse(pulse) => message(1, pulse),
             Self::Refusal { importer, reason } => {
-                let mut out = start(2);
-                out.extend(importer.to_le_bytes());
+                let mut out = message(2, importer);
                 put_text(&mut out, reason, MAX_REASON);
                 out
             }
@@ -353,21 +327,9 @@ impl Down {
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let (kind, mut from) = open(bytes)?;
         let down = match kind {
-            1 => Self::Pulse(Pulse {
-                ids: Ids::decode(&mut from)?,
-                echo: from.i64()?,
-                received: from.i64()?,
-                sent: from.i64()?,
-                tai: match from.bool()? {
-                    true => Some(Tai {
-                        offset: from.i64()?,
-                        error: from.u64()?,
-                    }),
-                    false => None,
-                },
-            }),
+            1 => Self::Pulse(from.get()?),
             2 => Self::Refusal {
-                importer: from.u64()?,
+                importer: from.get()?,
                 reason: from.text(MAX_REASON)?,
             },
             _ => return Err(Malformed("its kind is unknown")),
@@ -380,39 +342,14 @@ impl Down {
 impl Begin {
     /// Encodes the message.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = start(1);
-        self.place.encode(&mut out);
-        out.push(match self.kind {
-            Kind::Frame => 0,
-            Kind::Event => 1,
-            Kind::Sticky => 2,
-        });
-        for number in [self.sticky, self.stream, self.number, self.attached] {
-            out.extend(number.to_le_bytes());
-        }
-        meta::encode(&mut out, &self.meta);
-        out
+        message(1, self)
     }
 
     fn decode(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let place = Place::decode(from)?;
-        let kind = match from.u8()? {
-            0 => Kind::Frame,
-            1 => Kind::Event,
-            2 => Kind::Sticky,
-            _ => return Err(Malformed("an item's kind is unknown")),
-        };
-        let mut begin = Self {
-            place,
-            kind,
-            sticky: from.u64()?,
-            stream: from.u64()?,
-            number: from.u64()?,
-            attached: from.u64()?,
-            meta: meta::decode(from)?,
-        };
-        begin.meta.event = kind == Kind::Event;
-        let max = if kind == Kind::Frame { MAX_FRAME } else { 0 };
+        let mut begin: Self = from.get()?;
+        begin.meta.event = begin.kind == Kind::Event;
+        let is_frame = begin.kind == Kind::Frame;
+        let max = if is_frame { MAX_FRAME } else { 0 };
         if begin.meta.size > max {
             return Err(Malformed("an item is larger than it may be"));
         }
@@ -426,10 +363,9 @@ impl Begin {
 impl Chunk<'_> {
     /// Encodes the fields of the chunk. The bytes of the item follow them.
     pub fn head(&self) -> Vec<u8> {
-        let mut out = start(2);
-        self.place.encode(&mut out);
-        out.extend(self.offset.to_le_bytes());
-        out.push(self.last.into());
+        let mut out = message(2, &self.place);
+        self.offset.put(&mut out);
+        self.last.put(&mut out);
         out
     }
 }
@@ -440,10 +376,7 @@ pub const CHUNK_HEAD: usize = 2 + 32 + 9;
 impl Probe {
     /// Encodes the message.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = start(3);
-        self.place.encode(&mut out);
-        out.extend([self.ended, self.live].map(u8::from));
-        out
+        message(3, self)
     }
 }
 
@@ -455,35 +388,25 @@ impl<'a> Data<'a> {
     /// If the bytes are not a valid message of this type.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let (kind, mut from) = open(bytes)?;
-        match kind {
-            1 => {
-                let begin = Begin::decode(&mut from)?;
-                from.end()?;
-                Ok(Self::Begin(Box::new(begin)))
-            }
+        let data = match kind {
+            1 => Self::Begin(Box::new(Begin::decode(&mut from)?)),
             2 => {
                 let chunk = Chunk {
-                    place: Place::decode(&mut from)?,
-                    offset: from.u64()?,
-                    last: from.bool()?,
+                    place: from.get()?,
+                    offset: from.get()?,
+                    last: from.get()?,
                     bytes: from.rest(),
                 };
                 if chunk.bytes.len() > MAX_CHUNK {
                     return Err(Malformed("a chunk is larger than it may be"));
                 }
-                Ok(Self::Chunk(chunk))
+                return Ok(Self::Chunk(chunk));
             }
-            3 => {
-                let probe = Probe {
-                    place: Place::decode(&mut from)?,
-                    ended: from.bool()?,
-                    live: from.bool()?,
-                };
-                from.end()?;
-                Ok(Self::Probe(probe))
-            }
-            _ => Err(Malformed("its kind is unknown")),
-        }
+            3 => Self::Probe(from.get()?),
+            _ => return Err(Malformed("its kind is unknown")),
+        };
+        from.end()?;
+        Ok(data)
     }
 
     /// The place in the stream.
