@@ -49,30 +49,20 @@ impl WeakSource {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Ranges {
     /// By first byte. One place can have several leases.
     entries: BTreeMap<(usize, u64), (usize, WeakSource)>,
     next: u64,
-    /// When there are this many entries, dead ones are removed.
+    /// When there are this many entries, and at least [`PRUNE_AT`], dead ones are removed.
     prune_at: usize,
-}
-
-impl Default for Ranges {
-    fn default() -> Self {
-        Self {
-            entries: BTreeMap::new(),
-            next: 0,
-            prune_at: PRUNE_AT,
-        }
-    }
 }
 
 static RANGES: PerProcess<Mutex<Ranges>> = PerProcess::new();
 /// The same for devices, which have separate address spaces.
 static DEVICE_RANGES: PerProcess<Mutex<Ranges>> = PerProcess::new();
 
-/// The first value of `prune_at`.
+/// The least number of entries when dead ones are removed.
 const PRUNE_AT: usize = 64;
 
 /// The maximum number of ranges before an address that a search reads.
@@ -87,9 +77,9 @@ fn insert(ranges: &Mutex<Ranges>, start: usize, len: usize, source: WeakSource) 
         *before = (end, source);
         return;
     }
-    if ranges.entries.len() >= ranges.prune_at {
+    if ranges.entries.len() >= ranges.prune_at.max(PRUNE_AT) {
         ranges.entries.retain(|_, (_, source)| !source.is_gone());
-        ranges.prune_at = (ranges.entries.len() * 2).max(PRUNE_AT);
+        ranges.prune_at = ranges.entries.len() * 2;
     }
     let key = (start, ranges.next);
     ranges.next += 1;
