@@ -166,12 +166,14 @@ impl Array {
 
     /// A copy in private memory, after [`Keeper::settle`]: in host memory without gaps, on a device with gaps.
     pub(crate) fn to_private(&self) -> PyResult<Self> {
+        if self.device().is_none() {
+            return self.to_private_host();
+        }
         let (start, len) = (self.span().0.addr() as u64, self.span().1);
         let copy = match &self.keeper {
             Keeper::Device(frame) => frame.copy(start, len),
             Keeper::PrivateDevice(memory) => memory.copy(start, len),
-            _ if self.device().is_some() => return Err(not_copied()),
-            _ => return self.to_private_host(),
+            _ => return Err(not_copied()),
         };
         let copy = Arc::new(DeviceCopy::new(copy.into_py_result()?));
         let span = std::ptr::without_provenance(copy.ptr() as usize);
@@ -180,19 +182,15 @@ impl Array {
 
     /// The array itself if it is in host memory. Otherwise a copy without gaps, after [`Keeper::settle`].
     pub(crate) fn to_host(&self) -> PyResult<Self> {
+        if self.device().is_none() {
+            return Ok(self.clone());
+        }
         let (start, len) = (self.span().0.addr() as u64, self.span().1);
-        let mut bytes = Vec::new();
+        let mut bytes = vec![0; len];
         match &self.keeper {
-            Keeper::Device(frame) => {
-                bytes.resize(len, 0);
-                frame.copy_to_host(start, &mut bytes)
-            }
-            Keeper::PrivateDevice(memory) => {
-                bytes.resize(len, 0);
-                memory.copy_to_host(start, &mut bytes)
-            }
-            _ if self.device().is_some() => return Err(not_copied()),
-            _ => return Ok(self.clone()),
+            Keeper::Device(frame) => frame.copy_to_host(start, &mut bytes),
+            Keeper::PrivateDevice(memory) => memory.copy_to_host(start, &mut bytes),
+            _ => return Err(not_copied()),
         }
         .into_py_result()?;
         let bytes = Arc::new(PrivateBytes::new(bytes));
