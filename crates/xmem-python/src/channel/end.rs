@@ -222,7 +222,7 @@ impl ChannelEnd {
         match taken {
             Some(Taken::Message(incoming)) => {
                 count(&self.counters.received, 1);
-                count(&self.counters.copied_out, incoming.is_copied().into());
+                count(&self.counters.copied_out, incoming.message.is_private.into());
                 Ok(incoming)
             }
             Some(Taken::Blocked(Blocked { why, errno: None })) => {

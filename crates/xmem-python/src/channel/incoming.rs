@@ -52,7 +52,7 @@ pub(super) struct Message {
     pickle: Bytes,
     /// `None`: the block is on a device.
     blocks: Vec<(Option<Bytes>, Place)>,
-    is_private: bool,
+    pub(super) is_private: bool,
 }
 
 impl Message {
@@ -111,12 +111,6 @@ pub(crate) struct Incoming {
     pub(super) refs: Option<Arc<ReadLease>>,
     /// The frames with its arrays on devices, and the numbers of these frames.
     pub(super) devices: Vec<(u32, Arrays)>,
-}
-
-impl Incoming {
-    pub(super) fn is_copied(&self) -> bool {
-        self.message.is_private
-    }
 }
 
 #[pymethods]

@@ -218,7 +218,7 @@ impl Inner {
                 self.looking = Some(found);
                 None
             }
-            Err(error) => Some(Err(no_thread(error))),
+            Err(error) => Some(Err(SystemError::at("start a thread")(error).into())),
         }
     }
 
@@ -277,7 +277,3 @@ const SAY_AFTER: Duration = Duration::from_secs(2);
 
 /// How long a thread searches for a producer.
 const PATIENCE_OF_THREAD: Duration = Duration::from_secs(1);
-
-fn no_thread(error: std::io::Error) -> ConnectError {
-    SystemError::at("start a thread")(error).into()
-}
