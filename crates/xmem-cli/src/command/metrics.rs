@@ -58,7 +58,8 @@ impl Collector for Pools {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut write =
             |name, help, series: Vec<(Labels, Value)>| write(&mut encoder, name, help, series);
-        let all = || self.0.iter().map(|pool| (pool_labels(&pool.name), pool));
+        let labels = |pool: &Pool| vec![("pool", printable(&pool.name))];
+        let all = || self.0.iter().map(|pool| (labels(pool), pool));
         let live = || all().filter_map(|(labels, pool)| Some((labels, pool.stats.as_ref()?)));
         let info = |stats: &PoolStats| -> Value {
             let format = caps_summary(stats).unwrap_or_default();
@@ -94,10 +95,6 @@ impl Collector for Pools {
         }
         Ok(())
     }
-}
-
-fn pool_labels(name: &str) -> Labels {
-    vec![("pool", printable(name))]
 }
 
 fn consumer_labels(pool: &Labels, consumer: &ConsumerStats) -> Labels {

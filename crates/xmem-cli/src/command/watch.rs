@@ -27,7 +27,11 @@ pub(crate) fn run(watch: &Watch, out: &mut impl Write) -> Result<(), Error> {
     let interval = watch.interval;
     end_as_first_process()?;
     let on_terminal = std::io::stdout().is_terminal();
-    let mut rates = Rates::new(interval);
+    let mut rates = Rates {
+        interval,
+        last: HashMap::new(),
+        now: Instant::now(),
+    };
     let mut shown = 0;
     let mut is_waiting = false;
     loop {
@@ -131,14 +135,6 @@ struct Rates {
 }
 
 impl Rates {
-    fn new(interval: Duration) -> Self {
-        Self {
-            interval,
-            last: HashMap::new(),
-            now: Instant::now(),
-        }
-    }
-
     /// Begins a new update.
     fn tick(&mut self) {
         let now = Instant::now();
