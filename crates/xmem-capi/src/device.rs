@@ -95,7 +95,7 @@ impl Drop for Reads {
 /// A slot that is written, and the stream that does it.
 #[derive(Debug)]
 pub(crate) struct Writing {
-    lease: WriteLease,
+    pub(crate) lease: WriteLease,
     stream: Option<Stream>,
 }
 
@@ -107,17 +107,9 @@ impl Writing {
         }
     }
 
-    pub(crate) fn slot(&self) -> u32 {
-        self.lease.slot()
-    }
-
-    pub(crate) fn is_on_device(&self) -> bool {
-        self.lease.is_on_device()
-    }
-
     /// Where the bytes are in host memory. `None`: they are on a device.
     pub(crate) fn host(&self) -> Option<*mut u8> {
-        (!self.is_on_device()).then(|| self.lease.as_ptr())
+        (!self.lease.is_on_device()).then(|| self.lease.as_ptr())
     }
 
     /// Makes a stream wait until earlier readers are done. Returns where the bytes are.

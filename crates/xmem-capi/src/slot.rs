@@ -110,7 +110,7 @@ impl Slot {
     ) -> Result<impl FnOnce(&mut SlotInfo), Failure> {
         let mut writing = lock(&self.writing);
         let writing = writing.as_mut().ok_or_else(published)?;
-        let (size, slot, data) = (self.size, writing.slot(), data(writing)?);
+        let (size, slot, data) = (self.size, writing.lease.slot(), data(writing)?);
         let planes = match (data, &self.video) {
             (Some(data), Some(video)) => {
                 let places = video.outline.places(&[Piece::at(data, size)])?;
@@ -130,7 +130,8 @@ impl Slot {
     fn publish(&self, times: &Times, timeout: Option<Duration>) -> Result<u64, Failure> {
         self.producer.wait_for_room(timeout)?;
         let mut writing = lock(&self.writing);
-        let is_on_device = writing.as_ref().ok_or_else(published)?.is_on_device();
+        let held = writing.as_ref().ok_or_else(published)?;
+        let is_on_device = held.lease.is_on_device();
         let video = self.video.as_ref();
         self.producer.publish_with(video, is_on_device, || {
             let mut meta = match video {
