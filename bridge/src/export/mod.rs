@@ -89,8 +89,8 @@ impl Sessions {
     fn find(&self, pool: &str, ids: Ids) -> Option<Arc<Mailbox>> {
         let all = lock(&self.all);
         let session = all.get(&(pool.to_owned(), ids.importer))?;
-        let is_it = session.mailbox().ids() == ids && !session.is_over();
-        is_it.then(|| session.mailbox().clone())
+        let is_it = session.mailbox.ids() == ids && !session.is_over();
+        is_it.then(|| session.mailbox.clone())
     }
 
     /// The session of an importer. Starts one if there is none.
@@ -102,14 +102,14 @@ impl Sessions {
         all.retain(|_, session| !session.is_over());
         let key = (pool.to_owned(), importer);
         if let Some(session) = all.get(&key) {
-            return Ok(session.mailbox().clone());
+            return Ok(session.mailbox.clone());
         }
         if all.len() >= MAX_SESSIONS {
             return Err("there are too many importers".into());
         }
         let instance = random();
         let session = session::start(&self.link, pool, importer, name, instance)?;
-        let mailbox = session.mailbox().clone();
+        let mailbox = session.mailbox.clone();
         all.insert(key, session);
         Ok(mailbox)
     }

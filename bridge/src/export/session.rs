@@ -86,15 +86,11 @@ struct Session {
 /// A session that was started.
 #[derive(Debug)]
 pub(super) struct Active {
-    mailbox: Arc<Mailbox>,
+    pub(super) mailbox: Arc<Mailbox>,
     thread: JoinHandle<()>,
 }
 
 impl Active {
-    pub(super) fn mailbox(&self) -> &Arc<Mailbox> {
-        &self.mailbox
-    }
-
     /// Whether its thread has ended.
     pub(super) fn is_over(&self) -> bool {
         self.thread.is_finished()
