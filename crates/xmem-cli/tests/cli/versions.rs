@@ -2,6 +2,9 @@
 
 //! A pool whose producer uses another version of the shared format.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 use std::thread;
 
 use rustix::net::{
@@ -55,6 +58,34 @@ fn the_state_is_other_version_and_errors_name_the_side_to_update() {
             let pools = findings.iter().find(|it| it["check"] == "pools").unwrap();
             assert_eq!(pools["verdict"], "warning");
             assert!(pools["what"].as_str().unwrap().contains(old), "{pools}");
+        });
+    }
+}
+
+/// `xmem share` can't see what its source publishes then, and would start it again every 20 seconds.
+#[test]
+fn a_shared_source_ends_if_the_plugin_has_another_version() {
+    for options in [&[][..], &["--on-demand"]] {
+        let dir = TempDir::new().unwrap();
+        let tool = dir.path().join("gst-launch-1.0");
+        fs::write(
+            &tool,
+            "#!/bin/sh\n[ \"$1\" = --version ] || exec /bin/sleep 60\n",
+        )
+        .unwrap();
+        fs::set_permissions(&tool, PermissionsExt::from_mode(0o755)).unwrap();
+        with_producer_of(11, &socket(&dir), || {
+            let mut share = Command::new(env!("CARGO_BIN_EXE_xmem"));
+            share.env("XMEM_RUNTIME_DIR", dir.path());
+            share.env("PATH", dir.path());
+            share.args(["share", "test", "--pool", "cam0"]);
+            let output = share.args(options).output().unwrap();
+            let text = stderr(&output);
+            assert_eq!(output.status.code(), Some(1), "{text}");
+            assert!(
+                text.contains("update the producer") && text.contains("GStreamer's plugin"),
+                "{text}"
+            );
         });
     }
 }

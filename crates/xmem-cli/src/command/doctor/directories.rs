@@ -91,13 +91,16 @@ fn pools_here(pools: &[PoolEntry]) -> Finding {
             "The process is stopped or hangs: continue or end it",
         );
     }
-    let other = answers.iter().find_map(|answer| match answer {
-        Err(error @ ConnectError::OtherVersion { .. }) => Some(error.to_string()),
-        _ => None,
-    });
-    if let Some(what) = other {
-        let advice = "Until then, programs of this version can't read its pool";
-        return Finding::warning(POOLS, what, advice);
+    let other: Vec<String> = answers
+        .iter()
+        .filter_map(|answer| match answer {
+            Err(error @ ConnectError::OtherVersion { .. }) => Some(error.to_string()),
+            _ => None,
+        })
+        .collect();
+    if !other.is_empty() {
+        let advice = "Until then, programs of this version can't read such a pool";
+        return Finding::warning(POOLS, other.join("; "), advice);
     }
     let what = format!("{} with a producer", live.len());
     if stale.is_empty() {

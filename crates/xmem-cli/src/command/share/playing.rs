@@ -8,8 +8,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use xmem_core::PoolStats;
-use xmem_core::discovery::printable;
+use xmem_core::discovery::{printable, query};
+use xmem_core::{ConnectError, PoolStats};
 
 use super::source::{ONLY_NEEDED, Source};
 use crate::Error;
@@ -62,6 +62,8 @@ pub(super) struct Playing {
     pub(super) published: u64,
     last_frame: Instant,
     has_pool: bool,
+    /// Why the pool cannot be looked at, if its producer has another version.
+    other_version: Option<String>,
     has_consumers: bool,
     pub(super) last_consumer: Instant,
     /// The time at which the tool is killed, after it was interrupted.
@@ -121,6 +123,7 @@ impl Playing {
             published: 0,
             last_frame: Instant::now(),
             has_pool: false,
+            other_version: None,
             has_consumers: false,
             last_consumer: Instant::now(),
             deadline: None,
@@ -204,6 +207,11 @@ impl Playing {
     }
 
     fn reason_to_end(&self, share: &Share) -> Option<Outcome> {
+        if let Some(error) = &self.other_version {
+            return Some(Outcome::Fatal(format!(
+                "{error}. If this command made the pool, the producer is GStreamer's plugin: `xmem doctor` shows its file"
+            )));
+        }
         if !self.has_source {
             return self.has_consumers.then_some(Outcome::Changed);
         }
@@ -233,15 +241,18 @@ impl Playing {
 
     /// Reads the number of frames, and whether there are consumers.
     fn look(&mut self, share: &Share) {
-        let query = |pool: &OsStr| {
-            let stats = xmem_core::discovery::query(pool).ok();
-            // Ignore the statistics of another producer of the pool.
-            stats.filter(|stats: &PoolStats| stats.pid == self.tool.id())
+        // Ignore the statistics of another producer of the pool.
+        let is_ours = |stats: &PoolStats| stats.pid == self.tool.id();
+        let stats = match query(&share.pool) {
+            Ok(stats) if is_ours(&stats) => stats,
+            Err(error @ ConnectError::OtherVersion { .. }) => {
+                self.other_version = Some(error.to_string());
+                return;
+            }
+            _ => return,
         };
-        let Some(stats) = query(&share.pool) else {
-            return;
-        };
-        let also = share.also.iter().filter_map(|it| query(it.pool.as_ref()));
+        let also = share.also.iter().filter_map(|it| query(&it.pool).ok());
+        let also = also.filter(is_ours);
         let pools = also.chain([stats.clone()]);
         let mut consumers = pools.flat_map(|it| it.consumers);
         self.has_consumers = consumers.any(|it| !it.leaving && it.name != OWN);
