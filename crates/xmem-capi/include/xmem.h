@@ -279,7 +279,7 @@ typedef struct xmem_slot_info {
 typedef struct xmem_times {
     size_t struct_size;
     int64_t timestamp;          /* when the frame is due, on CLOCK_MONOTONIC. 0 or XMEM_NO_TIME: now */
-    int64_t pts, dts, duration; /* of your stream, or XMEM_NO_TIME, as XMEM_TIMES sets them */
+    int64_t pts, dts, duration; /* of your stream, from 0 on, or XMEM_NO_TIME, as XMEM_TIMES sets them */
     uint32_t flags;             /* as GstBufferFlags */
     uint32_t reserved;
 } xmem_times;

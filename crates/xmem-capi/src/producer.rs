@@ -134,6 +134,17 @@ impl Producer {
             );
             return Err(Failure::new(Code::Argument, text));
         }
+        let (numerator, denominator) = (
+            options.framerate_numerator,
+            options.framerate_denominator.max(1),
+        );
+        if numerator.max(denominator) > i32::MAX.cast_unsigned() {
+            let text = format!(
+                "the framerate is {numerator}/{denominator}: each number may be at most {}",
+                i32::MAX
+            );
+            return Err(Failure::new(Code::Argument, text));
+        }
         let mut builder = xmem_core::Producer::builder(pool)
             .lossless_timeout(limit_or_none(options.lossless_timeout))
             .min_slots(options.min_slots)
@@ -160,10 +171,7 @@ impl Producer {
         }
         Ok(Self {
             producer: builder.build()?,
-            framerate: (
-                options.framerate_numerator,
-                options.framerate_denominator.max(1),
-            ),
+            framerate: (numerator, denominator),
             next: Mutex::default(),
             publishing: Mutex::default(),
         })

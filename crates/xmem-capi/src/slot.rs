@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use std::{mem, ptr};
 
-use xmem_core::{FrameFlags, FrameMeta, WriteLease, monotonic_ns};
+use xmem_core::{FrameFlags, FrameMeta, WriteLease, can_be_meant, monotonic_ns};
 
 use crate::border::{Out, Sized0, call, limit};
 use crate::device::Writing;
@@ -74,6 +74,30 @@ unsafe impl Sized0 for Times {
 }
 
 impl Times {
+    fn check(&self) -> Result<(), Failure> {
+        let wrong = |text| Err(Failure::new(Code::Argument, text));
+        if self.timestamp > 0 && !can_be_meant(self.timestamp) {
+            return wrong(format!(
+                "timestamp is {}, which isn't a valid time of CLOCK_MONOTONIC in nanoseconds, which is now {}: use \
+                 clock_gettime(CLOCK_MONOTONIC), not the wall clock or seconds",
+                self.timestamp,
+                monotonic_ns()
+            ));
+        }
+        for (name, time) in [
+            ("pts", self.pts),
+            ("dts", self.dts),
+            ("duration", self.duration),
+        ] {
+            if time < 0 && time != NO_TIME {
+                return wrong(format!(
+                    "{name} is {time}: times of a stream begin at 0, and XMEM_NO_TIME is one that is not known"
+                ));
+            }
+        }
+        Ok(())
+    }
+
     fn describe(&self, meta: &mut FrameMeta) {
         let known = |time: i64| u64::try_from(time).ok();
         meta.flags = FrameFlags::from_bits(self.flags);
@@ -128,6 +152,7 @@ impl Slot {
     }
 
     fn publish(&self, times: &Times, timeout: Option<Duration>) -> Result<u64, Failure> {
+        times.check()?;
         self.producer.wait_for_room(timeout)?;
         let mut writing = lock(&self.writing);
         let held = writing.as_ref().ok_or_else(published)?;

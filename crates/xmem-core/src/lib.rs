@@ -52,6 +52,8 @@
 #[cfg(any(feature = "fault-points", debug_assertions))]
 #[doc(hidden)]
 pub use xmem_shm::fault;
+#[doc(hidden)]
+pub use xmem_shm::os::clock::can_be_meant;
 
 pub use crate::buffer_pool::{
     AccessError, AccessMode, BufferGuard, BufferPool, BufferPoolOptions, GetError, OpenError,

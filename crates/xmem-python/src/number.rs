@@ -5,7 +5,7 @@
 use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyString};
-use xmem_core::monotonic_ns;
+use xmem_core::{can_be_meant, monotonic_ns};
 
 /// A type of numbers from 0 to `MOST`.
 pub(crate) trait Count: for<'a, 'py> FromPyObject<'a, 'py, Error = PyErr> {
@@ -78,17 +78,11 @@ pub(crate) fn time_or_none(number: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
 /// A time on CLOCK_MONOTONIC in nanoseconds, or None. `ValueError` for a time that no program can mean: of another clock, such as
 /// the wall clock, or in another unit.
 pub(crate) fn present_or_none(number: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
-    /// A program that processes a file may be hours ahead.
-    const AHEAD: i64 = 24 * 3600 * 1_000_000_000;
-    /// A number of seconds, milliseconds or microseconds since the system started is less than this in nanoseconds.
-    const START: i64 = 10 * 1_000_000_000;
-    let now = monotonic_ns();
     let time = time_or_none(number)?;
-    let is_present =
-        |time: &i64| (START.min(now - START)..=now.saturating_add(AHEAD)).contains(time);
-    if time.as_ref().is_none_or(is_present) {
+    if time.is_none_or(can_be_meant) {
         return Ok(time);
     }
+    let now = monotonic_ns();
     Err(PyValueError::new_err(format!(
         "{number} isn't a valid time of CLOCK_MONOTONIC in nanoseconds, which is now {now}: use time.monotonic_ns(), not \
          time.time_ns() or seconds"

@@ -13,6 +13,17 @@ pub fn monotonic_ns() -> i64 {
     (now.tv_sec * 1_000_000_000 + now.tv_nsec).saturating_add(fault::clock_offset())
 }
 
+/// Whether a program can mean this time of CLOCK_MONOTONIC in nanoseconds, and not one of another clock, such as the wall clock, or in
+/// another unit.
+pub fn can_be_meant(time: i64) -> bool {
+    /// A program that processes a file may be hours ahead.
+    const AHEAD: i64 = 24 * 3600 * 1_000_000_000;
+    /// A number of seconds, milliseconds or microseconds since the system started is less than this in nanoseconds.
+    const START: i64 = 10 * 1_000_000_000;
+    let now = monotonic_ns();
+    (START.min(now - START)..=now.saturating_add(AHEAD)).contains(&time)
+}
+
 /// The end of a wait, if it has one.
 #[derive(Debug, Clone, Copy)]
 pub struct Deadline(End);
