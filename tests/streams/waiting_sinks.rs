@@ -58,6 +58,20 @@ fn misses_nothing(producing: &str, consuming: &str, frames: u64) {
     keeps_up("", received, missed, &consumer);
 }
 
+/// One pipeline shows the pictures of the pool `p`, and plays the sound of the pool `sound`.
+#[track_caller]
+fn pictures_and_sound_keep_up(pools: &Pools) {
+    let consumer = Launch::new(
+        pools,
+        "consumer",
+        "xmemsrc pool=p ! videoconvert ! fakesink sync=true xmemsrc pool=sound ! audioconvert ! fakesink sync=true",
+    );
+    for (pool, frames) in [("p", 75), ("sound", 150)] {
+        let (received, missed) = after(pools, pool, frames);
+        keeps_up(pool, received, missed, &consumer);
+    }
+}
+
 #[test]
 fn decoded_video_behind_a_jitter_buffer() {
     for latency in [500, 2_000] {
@@ -122,15 +136,7 @@ fn sound_that_comes_at_once_beside_video_behind_a_jitter_buffer() {
             early(2_000)
         ),
     );
-    let consumer = Launch::new(
-        &pools,
-        "consumer",
-        "xmemsrc pool=p ! videoconvert ! fakesink sync=true xmemsrc pool=sound ! audioconvert ! fakesink sync=true",
-    );
-    for (pool, frames) in [("p", 75), ("sound", 300)] {
-        let (received, missed) = after(&pools, pool, frames);
-        keeps_up(pool, received, missed, &consumer);
-    }
+    pictures_and_sound_keep_up(&pools);
 }
 
 /// FFmpeg sends the pictures and sound of a transport stream 0.7 s before their times, and the demuxer has a latency of 0.7 s.
@@ -155,15 +161,7 @@ fn a_transport_stream_that_is_sent_ahead_of_its_times() {
              d. ! queue ! aacparse ! avdec_aac ! audioconvert ! xmemsink pool=sound"
         ),
     );
-    let consumer = Launch::new(
-        &pools,
-        "consumer",
-        "xmemsrc pool=p ! videoconvert ! fakesink sync=true xmemsrc pool=sound ! audioconvert ! fakesink sync=true",
-    );
-    for (pool, frames) in [("p", 75), ("sound", 150)] {
-        let (received, missed) = after(&pools, pool, frames);
-        keeps_up(pool, received, missed, &consumer);
-    }
+    pictures_and_sound_keep_up(&pools);
 }
 
 /// A sink that waits longer than the pool keeps frames would miss nearly all.
