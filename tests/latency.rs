@@ -252,6 +252,34 @@ fn a_latency_that_upstream_does_not_report_is_measured() {
     }
 }
 
+/// The sink waits for that frame, and then shows the others as before.
+#[test]
+fn a_frame_with_a_time_far_ahead_does_not_change_the_latency() {
+    let pools = Pools::new();
+    let producer = pools.launch(&format!(
+        "appsrc name=app is-live=true format=time min-latency=100000000 caps={CAPS} ! xmemsink name=sink pool=POOL"
+    ));
+    let app = producer
+        .by_name("app")
+        .downcast::<gst_app::AppSrc>()
+        .unwrap();
+    let receiver = pools.receiver("processing-deadline=0");
+    producer.play();
+    let push = |ahead: gst::ClockTime| {
+        let now = producer.0.current_running_time().unwrap_or_default();
+        let mut buffer = gst::Buffer::from_slice([0; 256]);
+        buffer.make_mut().set_pts(now + ahead);
+        app.push_buffer(buffer).unwrap();
+        assert!(receiver.next().is_some());
+        latency(&receiver.src())
+    };
+    let before = push(gst::ClockTime::ZERO);
+    assert!(before >= gst::ClockTime::from_mseconds(100), "{before}");
+    // The pool keeps 900 frames, of 20 in a second.
+    push(gst::ClockTime::from_seconds(60));
+    assert_eq!(push(gst::ClockTime::ZERO), before);
+}
+
 /// GStreamer warns if upstream has no buffers for the time that a sink takes.
 #[test]
 fn upstream_without_buffers_needs_no_queue() {

@@ -468,6 +468,11 @@ impl ToRunningTime {
     /// for a consumer, are over after a short time. If all are later than promised, the producer does not report its latency.
     #[cold]
     fn note_delay(&mut self, late: i64, published_at: i64, playback: &Playback) {
+        // The producer cannot keep frames for so long, and a single one may have a wrong time.
+        let is_far_ahead = |kept| timing::elapsed(late, 0) > kept;
+        if playback.kept().is_some_and(is_far_ahead) {
+            return;
+        }
         let end = published_at.saturating_add_unsigned(MEASURED_FOR.nseconds());
         let at = *self.measured_at.get_or_insert(end);
         let step = STEP.nseconds().cast_signed();

@@ -76,7 +76,7 @@ unsafe impl Sized0 for Times {
 impl Times {
     fn check(&self) -> Result<(), Failure> {
         let wrong = |text| Err(Failure::new(Code::Argument, text));
-        if self.timestamp > 0 && !can_be_meant(self.timestamp) {
+        if ![0, NO_TIME].contains(&self.timestamp) && !can_be_meant(self.timestamp) {
             return wrong(format!(
                 "timestamp is {}, which isn't a valid time of CLOCK_MONOTONIC in nanoseconds, which is now {}: use \
                  clock_gettime(CLOCK_MONOTONIC), not the wall clock or seconds",
@@ -91,7 +91,7 @@ impl Times {
         ] {
             if time < 0 && time != NO_TIME {
                 return wrong(format!(
-                    "{name} is {time}: times of a stream begin at 0, and XMEM_NO_TIME is one that is not known"
+                    "{name} is {time}, but times of a stream begin at 0: add the same to all of them, or use XMEM_NO_TIME"
                 ));
             }
         }
@@ -101,10 +101,9 @@ impl Times {
     fn describe(&self, meta: &mut FrameMeta) {
         let known = |time: i64| u64::try_from(time).ok();
         meta.flags = FrameFlags::from_bits(self.flags);
-        meta.timestamp = Some(if self.timestamp > 0 {
-            self.timestamp
-        } else {
-            monotonic_ns()
+        meta.timestamp = Some(match self.timestamp {
+            0 | NO_TIME => monotonic_ns(),
+            time => time,
         });
         meta.pts = known(self.pts);
         meta.dts = known(self.dts);

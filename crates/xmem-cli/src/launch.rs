@@ -255,7 +255,7 @@ fn advice(reason: &str) -> String {
         None if reason.contains("is busy") => {
             ". Another program has it open: end that one, or let it read a pool, too".to_owned()
         }
-        None if reason.contains("of the shared format") => {
+        None if reason.contains("and this program version") => {
             ". \"This program\" is GStreamer's plugin: `xmem doctor` shows its file".to_owned()
         }
         None if reason.contains("No space left") => {

@@ -82,7 +82,11 @@ pub(crate) fn start(command: &mut Command, events: Sender<Event>) -> Result<Chil
     read_lines(&mut tool, stdout, not_needed, move |line| {
         if let Some(text) = warning(&line) {
             let _ = warned.send(Event::Warned(text.to_owned()));
-        } else if line.contains("http-headers, ") && line.contains("multipart/x-mixed-replace") {
+        } else if line.contains("http-headers, ")
+            && line
+                .to_ascii_lowercase()
+                .contains("multipart/x-mixed-replace")
+        {
             let _ = warned.send(Event::Pictures);
         }
     })?;

@@ -40,9 +40,10 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i < sizeof times / sizeof *times; i++) {
         xmem_slot slot;
         CHECK(xmem_producer_acquire(producer, 1, XMEM_FOREVER, &slot));
-        xmem_times wrong[] = {XMEM_TIMES, XMEM_TIMES, XMEM_TIMES, XMEM_TIMES, XMEM_TIMES};
+        xmem_times wrong[] = {XMEM_TIMES, XMEM_TIMES, XMEM_TIMES, XMEM_TIMES, XMEM_TIMES, XMEM_TIMES};
         wrong[0].timestamp = now(CLOCK_REALTIME);
-        wrong[1].timestamp = 1;
+        wrong[1].timestamp = now(CLOCK_MONOTONIC) / 1000;
+        wrong[5].timestamp = -1;
         wrong[2].pts = wrong[3].dts = wrong[4].duration = -2;
         for (size_t k = 0; k < sizeof wrong / sizeof *wrong; k++)
             if (xmem_slot_publish(slot, &wrong[k], XMEM_FOREVER, NULL) != XMEM_ERROR_ARGUMENT)

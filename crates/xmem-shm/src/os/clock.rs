@@ -18,10 +18,9 @@ pub fn monotonic_ns() -> i64 {
 pub fn can_be_meant(time: i64) -> bool {
     /// A program that processes a file may be hours ahead.
     const AHEAD: i64 = 24 * 3600 * 1_000_000_000;
-    /// A number of seconds, milliseconds or microseconds since the system started is less than this in nanoseconds.
-    const START: i64 = 10 * 1_000_000_000;
     let now = monotonic_ns();
-    (START.min(now - START)..=now.saturating_add(AHEAD)).contains(&time)
+    // The present time in microseconds is less, and so is that in milliseconds and in seconds.
+    (now / 500..=now.saturating_add(AHEAD)).contains(&time)
 }
 
 /// The end of a wait, if it has one.

@@ -9,7 +9,7 @@ mod source;
 use std::fmt::Display;
 use std::process::Command;
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use xmem_core::discovery::printable;
 
@@ -24,6 +24,9 @@ use source::Source;
 
 /// The delay before a restart: it doubles after each run without a frame.
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+
+/// A camera may allow one client, and notices that it has gone when it sends the next picture.
+const RELEASE: Duration = Duration::from_millis(300);
 
 const WITHOUT_FRAME: &str = "at its end without a frame";
 
@@ -89,6 +92,9 @@ fn play(share: &Share, verbose: bool) -> Result<(), Error> {
             }
             Outcome::Pictures => {
                 source.set_has_pictures();
+                if is_stopped(&events, RELEASE) {
+                    return Ok(());
+                }
                 continue;
             }
             Outcome::Fatal(reason) if reason.contains(WITH_ALPHA) && !has_alpha => {
@@ -128,7 +134,7 @@ fn play(share: &Share, verbose: bool) -> Result<(), Error> {
         if source.is_absent() {
             to_stderr(format_args!("{source}: {reason}; waiting for the device"));
             while source.is_absent() {
-                if let Ok(Event::Stop) = events.recv_timeout(BACKOFF.0) {
+                if is_stopped(&events, BACKOFF.0) {
                     return Ok(());
                 }
             }
@@ -152,7 +158,20 @@ fn is_stopped_before_retry(
     to_stderr(format_args!(
         "{source}: {reason}; starting it again in {wait:?}"
     ));
-    let is_stopped = matches!(events.recv_timeout(*wait), Ok(Event::Stop));
+    let is_stopped = is_stopped(events, *wait);
     *wait = (2 * *wait).min(BACKOFF.1);
     is_stopped
+}
+
+/// Waits for this time. Returns whether the user stopped the command meanwhile. Other events are of a run that has ended.
+fn is_stopped(events: &Receiver<Event>, time: Duration) -> bool {
+    let end = Instant::now() + time;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        match events.recv_timeout(left) {
+            Ok(Event::Stop) => return true,
+            Ok(_) => {}
+            Err(_) => return false,
+        }
+    }
 }

@@ -155,7 +155,7 @@ impl Playing {
                     self.interrupt();
                 }
                 Ok(Event::Pictures) => {
-                    if outcome.is_none() && source.is_told_by_messages() {
+                    if self.has_source && outcome.is_none() && source.is_told_by_messages() {
                         outcome = Some(Outcome::Pictures);
                         self.interrupt();
                     }
@@ -282,9 +282,12 @@ impl Playing {
         self.last_frame = Instant::now();
     }
 
+    /// A second signal would end the tool before it has closed the pool.
     fn interrupt(&mut self) {
-        self.deadline.get_or_insert(Instant::now() + END_TIMEOUT);
-        tool::interrupt(&self.tool);
+        if self.deadline.is_none() {
+            self.deadline = Some(Instant::now() + END_TIMEOUT);
+            tool::interrupt(&self.tool);
+        }
     }
 }
 

@@ -42,19 +42,23 @@ pub(super) struct Address {
     text: String,
     /// What comes by HTTP are pictures one after another, without times, as network cameras send them.
     has_pictures: bool,
+    /// Since that is known, a run had no picture.
+    has_failed: bool,
 }
 
 impl Address {
-    fn is_http(&self) -> bool {
-        self.text.starts_with("http")
+    fn begins_with(&self, scheme: &str) -> bool {
+        let begin = self.text.as_bytes().get(..scheme.len());
+        begin.is_some_and(|begin| begin.eq_ignore_ascii_case(scheme.as_bytes()))
     }
 
     fn elements(&self, latency: Option<u32>) -> Vec<String> {
         if self.has_pictures {
-            // uridecodebin would wait until its buffers are full. A picture's time is that of its arrival.
+            // uridecodebin would wait until its buffers are full. A picture's time is that of its arrival. Some cameras say image/jpg.
+            // Without a queue, the pipeline allows no other latency, such as that of `--also`.
             let mut elements = vec!["souphttpsrc".to_owned(), property("location", &self.text)];
-            let rest =
-                "is-live=true do-timestamp=true ! multipartdemux single-stream=true ! jpegdec";
+            let rest = "is-live=true do-timestamp=true ! multipartdemux single-stream=true \
+                        ! capssetter join=false replace=true caps=image/jpeg ! queue ! jpegdec";
             elements.extend(rest.split(' ').map(str::to_owned));
             return elements;
         }
@@ -102,6 +106,7 @@ impl Source {
                 return Ok(Self::Address(Address {
                     text: text.to_owned(),
                     has_pictures: false,
+                    has_failed: false,
                 }));
             }
             _ => {}
@@ -146,7 +151,9 @@ impl Source {
                 !camera.writes_into_others
             }
             Self::Address(address) => {
-                address.has_pictures = false;
+                // Not at the first failure: a camera that allows one client may not know yet that the last one has gone.
+                address.has_pictures &= !address.has_failed;
+                address.has_failed = address.has_pictures;
                 false
             }
             _ => false,
@@ -155,13 +162,13 @@ impl Source {
 
     /// Whether the tool's messages show how to open it.
     pub(super) fn is_told_by_messages(&self) -> bool {
-        matches!(self, Self::Address(address) if address.is_http() && !address.has_pictures)
+        matches!(self, Self::Address(address) if address.begins_with("http") && !address.has_pictures)
     }
 
     /// Called when its server has said that it sends pictures.
     pub(super) fn set_has_pictures(&mut self) {
         if let Self::Address(address) = self {
-            address.has_pictures = true;
+            (address.has_pictures, address.has_failed) = (true, false);
         }
     }
 
@@ -181,7 +188,7 @@ impl Source {
 
     /// Whether it is an address for rtspsrc.
     pub(super) fn is_rtsp(&self) -> bool {
-        matches!(self, Self::Address(address) if address.text.starts_with("rtsp"))
+        matches!(self, Self::Address(address) if address.begins_with("rtsp"))
     }
 
     /// Whether it is a file with one picture.
