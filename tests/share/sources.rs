@@ -237,14 +237,15 @@ fn is_shown_without_gaps(address: &str, options: &[&str], latency: u64) {
     ends_by(share, Signal::INT);
 }
 
-/// A camera that sends pictures over HTTP, and says what they are. FFmpeg makes them. As many cameras do, it has one client at a time,
-/// and notices that one has gone when it sends the next picture. Returns its address.
-fn http_camera(pools: &Pools) -> String {
+/// A camera that sends what FFmpeg makes over HTTP, and says what it is. As many cameras do, it has one client at a time, and notices
+/// that one has gone when it sends the next picture. Returns its address.
+fn http_camera(pools: &Pools, kind: &'static str, ffmpeg_args: &str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}/video", listener.local_addr().unwrap());
     let mut ffmpeg = command(pools, "ffmpeg");
-    ffmpeg.args("-v fatal -re -f lavfi -i testsrc2=s=320x240:r=15 -f mpjpeg -".split(' '));
-    ffmpeg.stdout(Stdio::piped());
+    let input = "-v fatal -re -f lavfi -i testsrc2=s=320x240:r=15";
+    let args = input.split(' ').chain(ffmpeg_args.split(' '));
+    ffmpeg.args(args).arg("-").stdout(Stdio::piped());
     let is_busy = AtomicBool::new(false);
     thread::spawn(move || {
         thread::scope(|scope| {
@@ -259,7 +260,6 @@ fn http_camera(pools: &Pools) -> String {
                 let mut ffmpeg = ffmpeg.spawn().unwrap();
                 let is_busy = &is_busy;
                 scope.spawn(move || {
-                    let kind = "Multipart/X-Mixed-Replace;boundary=ffmpeg";
                     let _ = write!(client, "HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\n\r\n");
                     let _ = std::io::copy(ffmpeg.stdout.as_mut().unwrap(), &mut client);
                     ffmpeg.kill().unwrap();
@@ -276,7 +276,9 @@ fn http_camera(pools: &Pools) -> String {
 fn a_camera_that_sends_pictures_over_http_is_shown() {
     for options in [&[][..], &["--also", "s=64x48"], &["--on-demand"]] {
         let pools = prepared();
-        let share = share(&pools, &http_camera(&pools), options);
+        let kind = "Multipart/X-Mixed-Replace;boundary=ffmpeg";
+        let camera = http_camera(&pools, kind, "-f mpjpeg");
+        let share = share(&pools, &camera, options);
         let pool = pool_path(&pools, "p");
         pools.run(&format!(
             "xmemsrc pool={pool} num-buffers=30 ! videoconvert ! fakesink sync=true"
@@ -291,6 +293,19 @@ fn a_camera_that_sends_pictures_over_http_is_shown() {
         assert!(!log.contains("GStreamer error"), "{log}");
         ends_by(share, Signal::INT);
     }
+}
+
+/// Its demuxer ends if it finds the sound first, and nobody takes it.
+#[test]
+fn flash_video_with_sound_is_shown() {
+    let pools = prepared();
+    let args = "-re -f lavfi -i sine=r=48000 -c:v libx264 -tune zerolatency -g 15 -pix_fmt yuv420p -c:a aac -f flv";
+    let share = share(&pools, &http_camera(&pools, "video/x-flv", args), &[]);
+    let pool = pool_path(&pools, "p");
+    pools.run(&format!(
+        "xmemsrc pool={pool} num-buffers=15 ! videoconvert ! fakesink sync=true"
+    ));
+    ends_by(share, Signal::INT);
 }
 
 #[test]

@@ -198,7 +198,7 @@ fn a_loop_without_frames_has_pauses() {
     let share = share(&pools, "videotestsrc num-buffers=0 ! identity", &["--loop"]);
     until("a pause", || {
         let log = share.log();
-        log.contains("at its end without a frame; starting it again in 2s")
+        log.contains("at its end before a frame was seen; starting it again in 2s")
     });
     ends_by(share, Signal::INT);
 }

@@ -120,6 +120,11 @@ impl Caps {
         number("width").zip(number("height"))
     }
 
+    /// Whether frames come at no fixed rate, or at an unknown one.
+    pub(crate) fn has_variable_rate(&self) -> bool {
+        self.get("framerate").is_none_or(|it| it.starts_with("0/"))
+    }
+
     /// A short description such as `NV12 1280x720 30/1`.
     pub(crate) fn summary(&self) -> String {
         let mut words = vec![match self.get("format") {

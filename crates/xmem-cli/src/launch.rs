@@ -192,6 +192,16 @@ pub(crate) fn failure(stderr: &str) -> Error {
         let package = package(if has_alpha { "plugins-bad" } else { "libav" });
         return format!("no decoder for {}{package}", printable(&name)).into();
     }
+    let is_container = |codec: &&str| codec.contains(" (application/");
+    if let Some(container) = missing.clone().find(is_container) {
+        let name = codec(container);
+        return format!(
+            "GStreamer cannot read {}{}",
+            printable(&name),
+            package("plugins-bad")
+        )
+        .into();
+    }
     if missing.clone().next().is_some() {
         return "there is no video in it".into();
     }
@@ -310,6 +320,11 @@ system error: No such file or directory";
             (
                 "Missing decoder: VP9 (video/x-vp9, codec-alpha=(boolean)true)",
                 "no decoder for VP9 with alpha. Install the package of GStreamer's plugins that has it, such as \
+                 gstreamer1.0-plugins-bad",
+            ),
+            (
+                "Missing decoder: Microsoft Media Server (application/x-mmsh)",
+                "GStreamer cannot read Microsoft Media Server. Install the package of GStreamer's plugins that has it, such as \
                  gstreamer1.0-plugins-bad",
             ),
             (

@@ -82,11 +82,7 @@ pub(crate) fn start(command: &mut Command, events: Sender<Event>) -> Result<Chil
     read_lines(&mut tool, stdout, not_needed, move |line| {
         if let Some(text) = warning(&line) {
             let _ = warned.send(Event::Warned(text.to_owned()));
-        } else if line.contains("http-headers, ")
-            && line
-                .to_ascii_lowercase()
-                .contains("multipart/x-mixed-replace")
-        {
+        } else if has_parts(&line) {
             let _ = warned.send(Event::Pictures);
         }
     })?;
@@ -94,6 +90,17 @@ pub(crate) fn start(command: &mut Command, events: Sender<Event>) -> Result<Chil
         let _ = printed.send(Event::Printed(line));
     })?;
     Ok(tool)
+}
+
+/// Whether a message of the tool is the answer of a server that sends several parts.
+fn has_parts(line: &str) -> bool {
+    if !line.contains("http-headers, ") {
+        return false;
+    }
+    let line = line.to_ascii_lowercase();
+    let kind = line.split_once("content-type").map(|(_, rest)| rest);
+    kind.and_then(|rest| rest.split(',').next())
+        .is_some_and(|kind| kind.contains("multipart/"))
 }
 
 /// The text of a warning in a line of the tool's output.
@@ -137,6 +144,20 @@ pub(crate) fn or_end<T>(thread: io::Result<T>, tool: &mut Child) -> io::Result<T
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_server_that_sends_parts_is_recognized() {
+        let has_parts = |path, kind| {
+            let kind = format!(r"Content-Type\=\(string\){kind}\,\ Server\=\(string\)b\;");
+            let headers = format!(r#"response-headers=(structure)"response-headers\,\ {kind}""#);
+            has_parts(&format!(
+                "http-headers, uri=(string)http://a/{path}, {headers};"
+            ))
+        };
+        let quoted = r#"\"Multipart/X-Mixed-Replace\\\;boundary\\\=a\""#;
+        assert!(has_parts("a", quoted) && has_parts("a", "multipart/mixed"));
+        assert!(!has_parts("multipart/a", "video/mp4"));
+    }
 
     #[test]
     fn warnings_are_recognized() {

@@ -192,8 +192,9 @@ struct Gaps<'a> {
     is_new: bool,
     /// The frames that it has passed on, of the present producer.
     handed_on: u64,
-    /// For each producer of the pool and each connection to it.
-    missed: HashMap<(u32, u64), u64>,
+    /// For each producer of the pool and each connection to it: the frames that were dropped when the first one was recorded, and those
+    /// that are missing.
+    missed: HashMap<(u32, u64), (Option<u64>, u64)>,
 }
 
 impl<'a> Gaps<'a> {
@@ -233,9 +234,13 @@ impl<'a> Gaps<'a> {
     fn note(&mut self, stats: &PoolStats) {
         for it in stats.consumers.iter().filter(|it| it.name == self.consumer) {
             self.handed_on = it.received.saturating_sub(it.dropped);
-            // Encoded frames are dropped before the first key frame, and after missed frames.
-            let dropped = if self.caps.is_raw() { it.dropped } else { 0 };
-            self.missed.insert((stats.pid, it.id), it.missed + dropped);
+            let (before, missed) = self.missed.entry((stats.pid, it.id)).or_default();
+            if self.handed_on > 0 {
+                before.get_or_insert(it.dropped);
+            }
+            // Frames from before the start are dropped first. Encoded ones are also dropped after missed frames.
+            let before = before.filter(|_| self.caps.is_raw());
+            *missed = it.missed + before.map_or(0, |before| it.dropped.saturating_sub(before));
         }
     }
 
@@ -246,7 +251,7 @@ impl<'a> Gaps<'a> {
     }
 
     fn text(&self) -> Option<String> {
-        let frames = match self.missed.values().sum::<u64>() {
+        let frames = match self.missed.values().map(|(_, missed)| missed).sum::<u64>() {
             0 => return None,
             1 => "1 frame was".to_owned(),
             missed => format!("{missed} frames were"),
@@ -301,30 +306,36 @@ mod tests {
     use xmem_core::ConsumerStats;
 
     #[test]
-    fn frames_before_the_first_key_frame_are_no_gap() {
-        let text = |caps: &str, missed, dropped| {
+    fn frames_before_the_first_recorded_one_are_no_gap() {
+        let text = |caps: &str, looks: &[(u64, u64, u64)]| {
             let mut stats = PoolStats::default();
             stats.sticky = vec![("caps".to_owned(), caps.to_owned())];
             let caps = Caps::of(&stats).unwrap();
             let mut gaps = Gaps::new(OsStr::new("p"), &caps);
             let mut consumer = ConsumerStats::default();
             consumer.name = gaps.consumer.clone();
-            (consumer.missed, consumer.dropped) = (missed, dropped);
-            stats.consumers = vec![consumer];
-            gaps.note(&stats);
+            for look in looks {
+                (consumer.received, consumer.missed, consumer.dropped) = *look;
+                stats.consumers = vec![consumer.clone()];
+                gaps.note(&stats);
+            }
             gaps.text()
                 .map(|text| text.split(':').next().unwrap().to_owned())
         };
         const RAW: &str = "video/x-raw";
         const ENCODED: &str = "video/x-h264";
-        for (caps, missed, dropped, is) in [
-            (ENCODED, 0, 7, None),
-            (RAW, 0, 0, None),
-            (RAW, 0, 1, Some("1 frame was missed")),
-            (RAW, 2, 1, Some("3 frames were missed")),
-            (ENCODED, 2, 7, Some("2 frames were missed")),
+        for (caps, looks, is) in [
+            (ENCODED, &[(9, 0, 7)][..], None),
+            (RAW, &[(1, 0, 1), (9, 0, 2)], None),
+            (RAW, &[(9, 0, 2), (20, 0, 3)], Some("1 frame was missed")),
+            (RAW, &[(9, 2, 1), (20, 2, 2)], Some("3 frames were missed")),
+            (
+                ENCODED,
+                &[(9, 0, 7), (20, 2, 9)],
+                Some("2 frames were missed"),
+            ),
         ] {
-            assert_eq!(text(caps, missed, dropped).as_deref(), is);
+            assert_eq!(text(caps, looks).as_deref(), is);
         }
     }
 }

@@ -22,13 +22,11 @@ use crate::tool::{Event, stop_on_signals};
 use playing::{Outcome, Playing, has_frame};
 use source::Source;
 
-/// The delay before a restart: it doubles after each run without a frame.
+/// The delay before a restart: it doubles after each run in which no frame was seen.
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
 /// A camera may allow one client, and notices that it has gone when it sends the next picture.
 const RELEASE: Duration = Duration::from_millis(300);
-
-const WITHOUT_FRAME: &str = "at its end without a frame";
 
 pub(crate) fn run(share: &Share, verbose: bool) -> Result<(), Error> {
     match share.idle {
@@ -107,20 +105,22 @@ fn play(share: &Share, verbose: bool) -> Result<(), Error> {
                 return Ok(());
             }
             Outcome::Eos if plays_once => {
-                return Err(format!("{source}: {WITHOUT_FRAME}. Is the file complete?").into());
+                return Err(
+                    format!("{source}: at its end without a frame. Is the file complete?").into(),
+                );
             }
             // The next run of a file.
             Outcome::Eos if share.repeat && has_played => {
                 last_consumer = Some(playing.last_consumer);
                 continue;
             }
-            Outcome::Eos if !has_played => WITHOUT_FRAME.to_owned(),
+            Outcome::Eos if !has_played => "at its end before a frame was seen".to_owned(),
             Outcome::Eos => "at its end".to_owned(),
             Outcome::Failed(reason) => reason,
         };
         if has_played {
             wait = BACKOFF.0;
-        } else if source.try_another_way() {
+        } else if source.try_another_way(&reason) {
             continue;
         }
         if share.idle.is_some() {

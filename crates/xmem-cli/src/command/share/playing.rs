@@ -22,6 +22,8 @@ use crate::tool::{self, Event};
 
 /// A picture stays. The file is read once. Without a queue, imagefreeze allows no other latency in the pipeline.
 const STILL: &str = "! imagefreeze is-live=true ! video/x-raw,framerate=10/1 ! queue";
+/// Without it, some sources allow no other latency in the pipeline, such as that of `--also`.
+const ROOM: &str = "! queue max-size-buffers=2";
 
 /// The interval between queries of the pool. The shorter one is for `--on-demand`, and for the frames of a short film in a loop.
 const POLL_INTERVALS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(200));
@@ -298,6 +300,9 @@ fn frames(share: &Share, source: &Source, has_alpha: bool) -> Vec<String> {
     let mut frames: Vec<String> = elements.collect();
     if source.is_picture() {
         frames.extend(STILL.split(' ').map(str::to_owned));
+    }
+    if !share.also.is_empty() {
+        frames.extend(ROOM.split(' ').map(str::to_owned));
     }
     if share.format != "any" {
         let caps = format!("! {CONVERT} ! video/x-raw,format={}", share.format);

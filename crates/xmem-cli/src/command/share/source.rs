@@ -44,6 +44,8 @@ pub(super) struct Address {
     has_pictures: bool,
     /// Since that is known, a run had no picture.
     has_failed: bool,
+    /// Sound is decoded too. The demuxer of Flash video ends if the first stream that comes is not linked.
+    with_sound: bool,
 }
 
 impl Address {
@@ -55,15 +57,16 @@ impl Address {
     fn elements(&self, latency: Option<u32>) -> Vec<String> {
         if self.has_pictures {
             // uridecodebin would wait until its buffers are full. A picture's time is that of its arrival. Some cameras say image/jpg.
-            // Without a queue, the pipeline allows no other latency, such as that of `--also`.
             let mut elements = vec!["souphttpsrc".to_owned(), property("location", &self.text)];
             let rest = "is-live=true do-timestamp=true ! multipartdemux single-stream=true \
-                        ! capssetter join=false replace=true caps=image/jpeg ! queue ! jpegdec";
+                        ! capssetter join=false replace=true caps=image/jpeg ! jpegdec";
             elements.extend(rest.split(' ').map(str::to_owned));
             return elements;
         }
         let mut elements = vec!["uridecodebin".to_owned(), property("uri", &self.text)];
-        elements.extend(ONLY_VIDEO.map(str::to_owned));
+        if !self.with_sound {
+            elements.extend(ONLY_VIDEO.map(str::to_owned));
+        }
         if let Some(latency) = latency {
             // uridecodebin gives its source this name.
             elements.push(format!("source::latency={latency}"));
@@ -107,6 +110,7 @@ impl Source {
                     text: text.to_owned(),
                     has_pictures: false,
                     has_failed: false,
+                    with_sound: false,
                 }));
             }
             _ => {}
@@ -139,9 +143,9 @@ impl Source {
         matches!(self, Self::Camera(camera) if !camera.path.exists())
     }
 
-    /// Called after a run without a frame. Changes how the source is opened, if there is another way. Returns whether that is
-    /// a way that was not tried since the last pause.
-    pub(super) fn try_another_way(&mut self) -> bool {
+    /// Called after a run without a frame, with the reason. Changes how the source is opened, if there is another way. Returns whether
+    /// that is a way that was not tried since the last pause.
+    pub(super) fn try_another_way(&mut self, reason: &str) -> bool {
         if self.is_absent() {
             return false;
         }
@@ -149,6 +153,10 @@ impl Source {
             Self::Camera(camera) => {
                 camera.writes_into_others = !camera.writes_into_others;
                 !camera.writes_into_others
+            }
+            Self::Address(address) if !address.with_sound && reason.contains(NOT_LINKED) => {
+                address.with_sound = true;
+                true
             }
             Self::Address(address) => {
                 // Not at the first failure: a camera that allows one client may not know yet that the last one has gone.
@@ -283,6 +291,9 @@ fn caps_of_file(path: &Path) -> Result<String, Error> {
     Ok(if is_name { caps } else { "" }.to_owned())
 }
 
+/// Part of the error of a demuxer.
+const NOT_LINKED: &str = "reason not-linked";
+
 /// Other streams are not decoded. With this property, decodebin does not find the decoders of video with alpha.
 pub(super) const ONLY_NEEDED: &str = "expose-all-streams=false";
 /// Properties of elements that decode: other streams are ignored.
@@ -360,11 +371,11 @@ mod tests {
                 .contains(&"io-mode=userptr".to_owned())
         };
         assert!(is_shared(&camera));
-        assert!(camera.try_another_way() && !is_shared(&camera));
-        assert!(!camera.try_another_way() && is_shared(&camera));
+        assert!(camera.try_another_way("") && !is_shared(&camera));
+        assert!(!camera.try_another_way("") && is_shared(&camera));
         assert!(!camera.is_absent());
         fs::remove_file(&link).unwrap();
-        assert!(camera.is_absent() && !camera.try_another_way());
+        assert!(camera.is_absent() && !camera.try_another_way(""));
     }
 
     #[test]

@@ -16,6 +16,7 @@ use xmem_core::Delivery;
 use crate::Error;
 use crate::caps::Caps;
 use crate::child::{self, END_TIMEOUT};
+use crate::format::to_stderr;
 use crate::launch::{TOOL, check_decodable, decoder, newest_only, pipeline, video_pool};
 use crate::play::{play, why};
 
@@ -32,6 +33,11 @@ pub(crate) fn run(pool: &OsStr, raw: bool) -> Result<ExitCode, Error> {
         String::new()
     } else {
         check_decodable(&caps)?;
+        if caps.is_raw() && caps.has_variable_rate() {
+            to_stderr(
+                "the frames have no fixed rate, so readers play them at one of their own: `xmem share --also` makes a pool with one",
+            );
+        }
         format!("{} ! ", to_y4m(&caps))
     };
     let is_lossless = xmem_core::discovery::query(pool)?.delivery == Delivery::Lossless;
