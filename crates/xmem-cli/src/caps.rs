@@ -120,7 +120,7 @@ impl Caps {
         number("width").zip(number("height"))
     }
 
-    /// Whether frames come at no fixed rate, or at an unknown one.
+    /// Whether frames come at no fixed rate, which is 0/1, or at an unknown one.
     pub(crate) fn has_variable_rate(&self) -> bool {
         self.get("framerate").is_none_or(|it| it.starts_with("0/"))
     }
@@ -135,8 +135,7 @@ impl Caps {
             self.size()
                 .map(|(width, height)| format!("{width}x{height}")),
         );
-        // The framerate 0/1 means a variable rate.
-        let rate = self.get("framerate").filter(|it| !it.starts_with("0/"));
+        let rate = self.get("framerate").filter(|_| !self.has_variable_rate());
         words.extend(rate.map(str::to_owned));
         if self.name.starts_with("audio/") {
             words.extend(self.get("rate").map(|rate| format!("{rate} Hz")));

@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -45,6 +45,19 @@ pub(crate) fn stop_on_signals(events: Sender<Event>) -> Result<(), Error> {
         last = Some(Instant::now());
         events.send(Event::Stop).is_ok()
     })
+}
+
+/// Waits for this time. Returns whether the user stopped the command meanwhile. Other events are of a run that has ended.
+pub(crate) fn is_stopped(events: &Receiver<Event>, time: Duration) -> bool {
+    let end = Instant::now() + time;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        match events.recv_timeout(left) {
+            Ok(Event::Stop) => return true,
+            Ok(_) => {}
+            Err(_) => return false,
+        }
+    }
 }
 
 /// Lets SIGINT and SIGTERM end this process also as the first one of a container, for which the kernel ignores a signal without a

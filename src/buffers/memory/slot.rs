@@ -50,7 +50,7 @@ pub(super) struct Slot {
     pub(super) tally: Option<Arc<Tally>>,
     /// How often the memories are mapped.
     mappings: AtomicU32,
-    /// Who mapped it last for writing also reads it.
+    /// The last mapping for writing was for reading too.
     is_updated: AtomicBool,
     lease: Mutex<Lease>,
 }
@@ -96,7 +96,7 @@ impl Slot {
         }
     }
 
-    /// Whether what maps it for writing also reads it, as decoders do that predict from their last frames.
+    /// Whether the last mapping for writing was for reading too, as those of decoders that predict from their last frames.
     pub(super) fn is_updated(&self) -> bool {
         self.is_updated.load(Ordering::Relaxed)
     }

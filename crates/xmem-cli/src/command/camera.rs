@@ -21,7 +21,7 @@ use crate::child::{self, END_TIMEOUT};
 use crate::cli::Camera;
 use crate::format::to_stderr;
 use crate::launch::{TOOL, decoder, newest_only, not_started, pipeline, property, why_ended};
-use crate::tool::{Event, interrupt, start, stop_on_signals};
+use crate::tool::{Event, interrupt, is_stopped, start, stop_on_signals};
 
 /// The delay before a restart: it doubles after each run that is shorter than `LONG`.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(300), Duration::from_secs(30));
@@ -74,7 +74,7 @@ pub(crate) fn run(camera: &Camera, verbose: bool) -> Result<(), Error> {
                 "{name}: {reason}; starting it again in {wait:?}"
             ));
         }
-        if let Ok(Event::Stop) = events.recv_timeout(wait) {
+        if is_stopped(&events, wait) {
             return Ok(());
         }
         wait = (2 * wait).min(BACKOFF.1);

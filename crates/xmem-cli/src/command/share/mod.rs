@@ -9,7 +9,7 @@ mod source;
 use std::fmt::Display;
 use std::process::Command;
 use std::sync::mpsc::{Receiver, channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use xmem_core::discovery::printable;
 
@@ -18,7 +18,7 @@ use crate::child::{self, END_TIMEOUT};
 use crate::cli::Share;
 use crate::format::to_stderr;
 use crate::launch::{TOOL, WITH_ALPHA, not_started};
-use crate::tool::{Event, stop_on_signals};
+use crate::tool::{Event, is_stopped, stop_on_signals};
 use playing::{Outcome, Playing, has_frame};
 use source::Source;
 
@@ -161,17 +161,4 @@ fn is_stopped_before_retry(
     let is_stopped = is_stopped(events, *wait);
     *wait = (2 * *wait).min(BACKOFF.1);
     is_stopped
-}
-
-/// Waits for this time. Returns whether the user stopped the command meanwhile. Other events are of a run that has ended.
-fn is_stopped(events: &Receiver<Event>, time: Duration) -> bool {
-    let end = Instant::now() + time;
-    loop {
-        let left = end.saturating_duration_since(Instant::now());
-        match events.recv_timeout(left) {
-            Ok(Event::Stop) => return true,
-            Ok(_) => {}
-            Err(_) => return false,
-        }
-    }
 }

@@ -40,12 +40,19 @@ pub(super) struct Film {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Address {
     text: String,
-    /// What comes by HTTP are pictures one after another, without times, as network cameras send them.
-    has_pictures: bool,
-    /// Since that is known, a run had no picture.
-    has_failed: bool,
+    way: Way,
+}
+
+/// What an address is opened as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Video,
     /// Sound is decoded too. The demuxer of Flash video ends if the first stream that comes is not linked.
-    with_sound: bool,
+    VideoAndSound,
+    /// Pictures one after another over HTTP, without times, as network cameras send them. `has_failed`: the last run had none.
+    Pictures {
+        has_failed: bool,
+    },
 }
 
 impl Address {
@@ -55,7 +62,7 @@ impl Address {
     }
 
     fn elements(&self, latency: Option<u32>) -> Vec<String> {
-        if self.has_pictures {
+        if let Way::Pictures { .. } = self.way {
             // uridecodebin would wait until its buffers are full. A picture's time is that of its arrival. Some cameras say image/jpg.
             let mut elements = vec!["souphttpsrc".to_owned(), property("location", &self.text)];
             let rest = "is-live=true do-timestamp=true ! multipartdemux single-stream=true \
@@ -64,7 +71,7 @@ impl Address {
             return elements;
         }
         let mut elements = vec!["uridecodebin".to_owned(), property("uri", &self.text)];
-        if !self.with_sound {
+        if self.way == Way::Video {
             elements.extend(ONLY_VIDEO.map(str::to_owned));
         }
         if let Some(latency) = latency {
@@ -108,9 +115,7 @@ impl Source {
             Some(text) if text.contains("://") => {
                 return Ok(Self::Address(Address {
                     text: text.to_owned(),
-                    has_pictures: false,
-                    has_failed: false,
-                    with_sound: false,
+                    way: Way::Video,
                 }));
             }
             _ => {}
@@ -154,15 +159,16 @@ impl Source {
                 camera.writes_into_others = !camera.writes_into_others;
                 !camera.writes_into_others
             }
-            Self::Address(address) if !address.with_sound && reason.contains(NOT_LINKED) => {
-                address.with_sound = true;
-                true
-            }
             Self::Address(address) => {
-                // Not at the first failure: a camera that allows one client may not know yet that the last one has gone.
-                address.has_pictures &= !address.has_failed;
-                address.has_failed = address.has_pictures;
-                false
+                let before = address.way;
+                address.way = match before {
+                    Way::Video if reason.contains(NOT_LINKED) => Way::VideoAndSound,
+                    // A camera that allows one client may not know yet that the last one has gone.
+                    Way::Pictures { has_failed: false } => Way::Pictures { has_failed: true },
+                    Way::Pictures { has_failed: true } => Way::Video,
+                    way => way,
+                };
+                before == Way::Video && address.way != before
             }
             _ => false,
         }
@@ -170,13 +176,14 @@ impl Source {
 
     /// Whether the tool's messages show how to open it.
     pub(super) fn is_told_by_messages(&self) -> bool {
-        matches!(self, Self::Address(address) if address.begins_with("http") && !address.has_pictures)
+        matches!(self, Self::Address(address)
+            if address.begins_with("http") && !matches!(address.way, Way::Pictures { .. }))
     }
 
     /// Called when its server has said that it sends pictures.
     pub(super) fn set_has_pictures(&mut self) {
         if let Self::Address(address) = self {
-            (address.has_pictures, address.has_failed) = (true, false);
+            address.way = Way::Pictures { has_failed: false };
         }
     }
 
