@@ -237,8 +237,8 @@ fn is_shown_without_gaps(address: &str, options: &[&str], latency: u64) {
     ends_by(share, Signal::INT);
 }
 
-/// A camera that sends what FFmpeg makes over HTTP, and says what it is. As many cameras do, it has one client at a time, and notices
-/// that one has gone when it sends the next picture. Returns its address.
+/// Serves FFmpeg's output over HTTP with this content type. Like many cameras, it serves one client at a time, and notices only when it
+/// sends the next picture that a client has gone. Returns the address.
 fn http_camera(pools: &Pools, kind: &'static str, ffmpeg_args: &str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}/video", listener.local_addr().unwrap());

@@ -66,7 +66,7 @@ fn pictures_and_sound_keep_up(pools: &Pools) {
         "consumer",
         "xmemsrc pool=p ! videoconvert ! fakesink sync=true xmemsrc pool=sound ! audioconvert ! fakesink sync=true",
     );
-    for (pool, frames) in [("p", 75), ("sound", 150)] {
+    for (pool, frames) in [("p", 75), ("sound", 300)] {
         let (received, missed) = after(pools, pool, frames);
         keeps_up(pool, received, missed, &consumer);
     }
